@@ -60,9 +60,7 @@ class ReplicatedBatches(Strategy):
     def __init__(self, share: RankShare, comm: Communicator, options: BatchOptions) -> None:
         own = mask_of(share, options.input_nodes, comm)
         graph, seeds, self.replicas = replicated(share, own, comm, len(options.num_neighbors))
-        same = vars(options).copy()
-        same |= {"normalise": "graph" if same.pop("of_graph") else "batch", "input_nodes": seeds}
-        self.loader = _PartLoader(graph, **same)
+        self.loader = _PartLoader(graph, **vars(options) | {"input_nodes": seeds})
         batches = self.loader.batches
         self.steps, self._batches = comm.agree(batches, "max"), comm.agree(batches, "sum")
         self.loader.most = self.steps

@@ -14,13 +14,12 @@ from tests.addons.diskbatches.test_minibatch import (
     check_invariant,
     check_resumed,
     check_ways,
-    directory,
     numbers,
     path,
     run,
 )
 
-__all__ = ["directory", "path"]  # fixtures
+__all__ = ["path"]  # a fixture
 
 
 @pytest.mark.parametrize("task", ["vertices", "links"])

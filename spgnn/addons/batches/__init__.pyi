@@ -1,4 +1,5 @@
 from .batch import Batch as Batch
+from .batch import CopyAhead as CopyAhead
 from .feature_rows import Counts as Counts
 from .feature_rows import DiskRows as DiskRows
 from .feature_rows import MemoryRows as MemoryRows
@@ -9,15 +10,17 @@ from .feature_rows import copy_rows as copy_rows
 from .feature_rows import features_of as features_of
 from .feature_rows import finish_read as finish_read
 from .feature_rows import open_reader as open_reader
-from .growth import NeighborGrowth as NeighborGrowth
+from .growth import Growth as Growth
+from .growth import RankSampler as RankSampler
 from .growth import RowEntries as RowEntries
+from .growth import RowRequests as RowRequests
 from .growth import WholeRowGrowth as WholeRowGrowth
 from .link_loader import LinkNeighborLoader as LinkNeighborLoader
 from .loader import NeighborLoader as NeighborLoader
-from .loader import Superbatch as Superbatch
 from .modes import BatchOptions as BatchOptions
 from .modes import Mode as Mode
 from .modes import Strategy as Strategy
+from .modes import Superbatch as Superbatch
 from .rank_batches import Exact as Exact
 from .rank_batches import RankBatches as RankBatches
 from .rank_batches import seed_order as seed_order
@@ -27,8 +30,6 @@ from .rank_graph import RankGraph as RankGraph
 from .rank_graph import as_dtype as as_dtype
 from .rank_graph import mask_of as mask_of
 from .rank_graph import rows_as_bytes as rows_as_bytes
-from .rank_sampler import RankSampler as RankSampler
-from .rank_sampler import RowRequests as RowRequests
 from .remote_rows import RemoteRows as RemoteRows
 from .remote_rows import Requests as Requests
 from .remote_rows import rows_of_ranks as rows_of_ranks
@@ -62,4 +63,3 @@ from .sampling import sums_of_parts as sums_of_parts
 from .sampling import vertices_in_proportion as vertices_in_proportion
 from .threads import in_background as in_background
 from .threads import in_order as in_order
-from .to_device import CopyAhead as CopyAhead

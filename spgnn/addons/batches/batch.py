@@ -23,12 +23,11 @@ from spgnn.sparse import CSR
 class Batch:
     """A mini-batch. Whatever the graph knows of its vertices and edges is an attribute.
 
-    Where the graph has something of a name that a batch has itself (``layers``, ``keys``,
-    ``batch_size``), it is ``batch.attributes[name]``.
-
-    Its fields are those of a batch of PyG's ``NeighborLoader``: ``out = model(batch.x,
-    batch.edge_index)[:batch.batch_size]`` is right for PyG's modules. Layers of `spgnn.nn` take
-    `layers`, and make the seeds' rows only: ``out = model(batch.x, batch.layers, batch.keys)``.
+    Where the graph has something of a name that a batch has itself (``layers``, ``keys``), it is
+    ``batch.attributes[name]``. Fields are those of a batch of PyG's ``NeighborLoader``: ``out =
+    model(batch.x, batch.edge_index)[:batch.batch_size]`` is right for PyG's modules. Layers of
+    `spgnn.nn` take `layers`, and make the seeds' rows only: ``out = model(batch.x, batch.layers,
+    batch.keys)``.
 
     Attributes
     ----------
@@ -40,12 +39,8 @@ class Batch:
     input_id : Tensor int64 [batch_size]
         Places of the seeds among the loader's input nodes; their vertices where these are a mask.
     seed_time : Tensor int64 [batch_size], or None
-        Of the loader's ``input_time``.
-    batch_size : int
-        Seeds.
     batch : Tensor int64 [m], or None
-        Which seed a vertex belongs to, where samples are disjoint; else what the ``Data`` has of
-        this name, as PyG's batches of graphs do: the graph of each vertex.
+        The seed that a vertex belongs to, where samples are disjoint; else what the ``Data`` has.
     place : Draw
     """
 
@@ -181,13 +176,7 @@ class Batch:
 
     @cached_property
     def e_id(self) -> Tensor:
-        """Numbers of these edges in the graph as it was given, int64 [edges].
-
-        Raises
-        ------
-        AttributeError
-            If the sampler was not asked for the numbers of edges.
-        """
+        """Numbers of these edges in the graph as it was given, int64 [edges]."""
         if not self._has_numbers:
             raise AttributeError  # __getattr__ says why
         numbers = self._edge_numbers
@@ -225,17 +214,9 @@ class Batch:
         return sum(hop.edges for hop in self._sample.hops)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
-        """The same on a device; what is asked for later comes there as well.
-
-        ``non_blocking`` is PyG's, and changes nothing.
-        """
-        moved = Batch(
-            self._tables,
-            self._sample,
-            None if self.x is None else self.x.to(device),
-            self.input_id.to(device),
-            of_graph=self._of_graph,
-        )
+        """The same on a device; what is asked for later comes there as well."""
+        x, input_id = None if self.x is None else self.x.to(device), self.input_id.to(device)
+        moved = Batch(self._tables, self._sample, x, input_id, of_graph=self._of_graph)
         vars(moved).update({name: t.to(device) for name, t in self._sample.extra.items()})
         moved.device = torch.device(device)
         moved.n_id = self.n_id.to(device)
@@ -245,10 +226,7 @@ class Batch:
         return moved
 
     def pyg(self) -> Any:
-        """The same as a PyG ``Data``, whatever its attributes are called.
-
-        As in PyG, ``batch_size``, ``input_id`` and what was sampled are the batch's own.
-        """
+        """The same as a PyG ``Data``; what was sampled is the batch's own."""
         from torch_geometric.data import Data  # an optional dependency
 
         own = {"x", "edge_index", "input_id", "batch_size", "n_id", "num_nodes"}
@@ -306,3 +284,33 @@ class Batch:
         for hop in self._sample.hops:
             yield hop, begin
             begin = hop.targets
+
+
+class CopyAhead:
+    """Copies features of batches to a GPU, on a stream of its own, while it trains on others.
+
+    A loader's ``transform``, so it is called by the thread that fetches. Rows that were gathered
+    into pinned memory (`Rows.pinned`) go from there; others, sparse ones apart, by way of it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def __call__(self, batch: Batch) -> Batch:
+        x = batch.x
+        if isinstance(x, Tensor):
+            with torch.cuda.stream(self._stream):
+                rows = x if x.is_pinned() else x.pin_memory()
+                batch.x = rows.to(self.device, non_blocking=True)
+                batch.copied = self._stream.record_event()
+        return batch
+
+    def arrived(self, batch: Batch) -> Batch:
+        """The batch on the device: what is computed from now on waits for its features there."""
+        if batch.copied is not None:
+            assert isinstance(batch.x, Tensor)
+            stream = torch.cuda.current_stream(self.device)
+            stream.wait_event(batch.copied)
+            batch.x.record_stream(stream)  # or its memory goes to the next batch too early
+        return batch.to(self.device)

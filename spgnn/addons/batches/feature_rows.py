@@ -66,8 +66,6 @@ class Rows(ABC):
 
     Attributes
     ----------
-    rows, width : int
-    dtype : torch.dtype
     pinned : bool
         Gather into pinned memory, from which copies to a GPU need no processor.
     """
@@ -101,8 +99,7 @@ class Rows(ABC):
         """The rows of several batches (a superbatch), one after another, as `gather` makes each.
 
         A row that several of them need is fetched once; but of batches that are no list, as those
-        that wait on a disk, all rows at once may be more than memory holds. A table may do more
-        with what it knows beforehand.
+        that wait on a disk, all rows at once may be more than memory holds.
         """
         if len(ids) == 1 or not isinstance(ids, list):
             yield from map(self.gather, ids)
@@ -114,10 +111,10 @@ class Rows(ABC):
 
     @abstractmethod
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
-        """Start fetching row ``ids[i]`` into ``out[places[i]]`` (by default i).
+        """Start fetching row ``ids[i]`` into ``out[places[i]]`` (by default i), and count reads.
 
-        For tables to build on: the ids are in range, and `out` fits. Counts what is read. `out`
-        must not be touched before the returned function has been called.
+        For tables to build on: the ids are in range, and `out` fits. `out` must not be touched
+        before the returned function has been called.
         """
 
     def begin_many(self, ids: Sequence[Int64Array]) -> list[Callable[..., Wait]]:
@@ -145,8 +142,7 @@ class Rows(ABC):
         fits = out.shape == (rows, self.width) and out.dtype == self.dtype
         if not fits or not out.is_contiguous() or out.device.type != "cpu":
             raise InputError(
-                f"out must be a contiguous {self.dtype} [{rows}, {self.width}] in memory, "
-                f"got {out.dtype} {list(out.shape)}"
+                f"out must be a contiguous {self.dtype} [{rows}, {self.width}], on the CPU"
             )
         return out
 
@@ -182,7 +178,7 @@ class DiskRows(Rows):
 
     Reads are direct where the file system allows it, so neither do they fill the page cache, nor is
     it asked. Rows that lie in the same or neighbouring blocks are read together. The file must not
-    change while it is open.
+    change while it is open; an InputError says if it cannot be opened or is too short.
 
     Parameters
     ----------
@@ -197,13 +193,7 @@ class DiskRows(Rows):
     depth : int
         Reads that are under way at once, in the whole process at least.
     gap : int
-        Two rows are read together if at most so many bytes lie between their blocks: bytes in
-        place of a request. Nothing is read in vain with 0, except within blocks.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be opened or is too short.
+        Two rows are read together if at most so many bytes lie between their blocks.
     """
 
     def __init__(
@@ -260,8 +250,8 @@ def open_reader(path: Path, *, direct: bool = True, depth: int = DEPTH) -> _nati
     """A reader of a file.
 
     What it reads past the page cache it reads through io_uring, if spgnn was built with liburing
-    and the kernel lets it; all else by threads. ``SPGNN_IO_URING=0`` in the environment has
-    everything read by threads, ``1`` everything through io_uring.
+    and the kernel lets it; all else by threads. ``SPGNN_IO_URING=0`` has everything read by
+    threads, ``1`` everything through io_uring.
     """
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
@@ -298,10 +288,7 @@ def check_ids(ids: Tensor, rows: int, name: str) -> Int64Array:
 def copy_rows(
     source: Tensor, from_row: Int64Array | None, target: Tensor, to_row: Int64Array | None
 ) -> None:
-    """Copy row ``from_row[i]`` of one contiguous table to row ``to_row[i]`` of another, in order.
-
-    One of the two may be left out: 0, 1, ….
-    """
+    """Copy row ``from_row[i]`` of one table to row ``to_row[i]`` of another; by default i."""
     rows = from_row if from_row is not None else to_row
     assert rows is not None
     every = np.arange(len(rows))

@@ -28,23 +28,7 @@ METHODS = ("uniform", "degree")
 
 
 class NegativeSampler(GraphSampler):
-    """Draws vertices that are not in a vertex's row, with replacement.
-
-    Parameters
-    ----------
-    pattern : Pattern or CSR [n, n]
-    method : {"uniform", "degree"}
-        Any vertex, or in proportion to how many rows it is in.
-    exclude_edges : bool
-        Whether to draw anew where the pair is an edge, or a vertex and itself.
-    vertex_ids, threads
-        As in `NeighborSampler`.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
-    """
+    """Draws vertices that are not in a vertex's row, with replacement."""
 
     def __init__(
         self,
@@ -89,21 +73,14 @@ class LinkNeighborLoader(NeighborLoader):
 
     Parameters
     ----------
-    data, num_neighbors
-        As of `NeighborLoader`, on one process.
+    data, num_neighbors, options
+        As of `NeighborLoader`, on one process; ``batch_size`` are links.
     edge_label_index : Tensor of integers [2, links], optional
         Sources and targets; by default all edges.
     edge_label : Tensor [links, …], optional
         Positive where negatives are drawn: theirs is 0.
     neg_sampling_ratio : int, optional
         For each link, so many pairs of its target and another source that has no edge to it.
-    options
-        As of `NeighborLoader`; ``batch_size`` are links.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
     """
 
     @on_cpu
@@ -165,9 +142,7 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     if checked.layout != torch.strided or checked.dim() == 0 or len(checked) != links:
         raise InputError(f"{right}, got {described(checked)}")
     if positive and not (checked > 0).all():
-        raise InputError(
-            f"edge_label must be [{links}], positive: 0 stands for the pairs of neg_sampling_ratio"
-        )
+        raise InputError("edge_label must be positive: 0 stands for the pairs that are none")
     return checked
 
 
@@ -186,9 +161,7 @@ def _checked_links(links: Any, graph: SampledGraph) -> Tensor:
     if checked.dim() != 2 or checked.shape[0] != 2 or not is_integer(checked):
         raise InputError(f"{right}, got {checked.dtype} {list(checked.shape)}")
     checked = checked.to(torch.int64, copy=True)
-    if checked.numel() and not 0 <= int(checked.min()) <= int(checked.max()) < vertices:
-        raise InputError(
-            f"edge_label_index runs from {int(checked.min())} to {int(checked.max())}, "
-            f"the graph has vertices 0 to {vertices - 1}"
-        )
+    low, high = (int(checked.min()), int(checked.max())) if checked.numel() else (0, -1)
+    if not 0 <= low <= high + 1 <= vertices:
+        raise InputError(f"edge_label_index runs from {low} to {high}, of {vertices} vertices")
     return checked

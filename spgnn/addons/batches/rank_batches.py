@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.batches.batch import Batch
-from spgnn.addons.batches.growth import ClusterGrowth
+from spgnn.addons.batches.growth import ClusterGrowth, RankSampler, Sampled
 from spgnn.addons.batches.modes import BatchOptions, Mode, Strategy
 from spgnn.addons.batches.rank_graph import Boundary, Metadata, RankGraph, mask_of
-from spgnn.addons.batches.rank_sampler import RankSampler, Sampled
 from spgnn.addons.batches.remote_rows import take
 from spgnn.addons.batches.sampled_graph import GraphTables
 from spgnn.addons.batches.sampling import Draw, Sample, SampleCounts, union_of
@@ -61,8 +60,6 @@ class RankBatches(Strategy):
     come in one exchange, each row once. With prefetching the next steps are sampled before these
     are handed over: their dense features travel in the meantime, and this rank's own part of
     sampling runs in a thread. As many superbatches are under way as sampling has steps, two a hop.
-
-    `inputs` are those of this rank, of each step of an epoch.
     """
 
     def __init__(
@@ -81,7 +78,7 @@ class RankBatches(Strategy):
 
     def epoch(self, epoch: int) -> Iterator[Batch | None]:
         """Batches of this rank; ``None`` in a step that has none for it."""
-        inputs, size = self.inputs(epoch), self.options.superbatch
+        inputs, size = self.inputs(epoch), self.options.together.size
         everything = range(self.steps)
         groups = [everything[first : first + size] for first in everything[::size]]
         if not self.options.prefetch:
@@ -185,13 +182,8 @@ class Exact(Mode):
         options.check_agreement(comm, own_seeds=self.own_seeds)
         own = mask_of(share, options.input_nodes, comm)
         ranks = RankGraph.build(share, comm)
-        sampler = RankSampler(
-            ranks,
-            options.sampler,
-            options.num_neighbors,
-            replace=options.replace,
-            resample=options.resample,
-        )
+        draws: dict[str, Any] = {"replace": options.replace, "resample": options.resample}
+        sampler = RankSampler(ranks, str(options.sampler), options.num_neighbors, **draws)
         size = options.batch_size
         if self.own_seeds:
             rows, ids = own.nonzero()[:, 0] + ranks.boundary.first, ranks.metadata.ids[own]
@@ -243,12 +235,7 @@ class OwnSeeds(Exact):
 
 @dataclass(frozen=True)
 class Clusters(Mode):
-    """Batches of whole clusters of each rank's part of the graph, with their boundary.
-
-    Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
-    as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
-    of the clusters; only training vertices have labels.
-    """
+    """Batches of whole clusters of each rank's part of the graph, with their boundary."""
 
     @dataclass(frozen=True)
     class Keys(Record):

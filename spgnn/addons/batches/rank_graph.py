@@ -18,7 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import exchange_needs, needs_of, swap_rows
 from spgnn.graph import Degrees
 from spgnn.layout import RowLayout
-from spgnn.pattern import Pattern, index_dtype
+from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 
 _NARROW = torch.int16
@@ -195,10 +195,7 @@ class RankGraph:
         return cls(block, x, metadata, around, boundary, share.layout, comm)
 
     def fetch(self, rows: Tensor) -> tuple[Callable[[], Tensor | CSR], Metadata]:
-        """Metadata of any rows of the graph, and a function that waits for their features [k, f].
-
-        Each is fetched as often as it is named. Collective; the function is not.
-        """
+        """Metadata of any rows, and a function that waits for their features. Collective."""
         requests = Requests(rows, self.layout, self.comm)
         features = requests.respond_later(take(self.x, requests.requested))
 
@@ -247,9 +244,7 @@ def mask_of(share: RankShare, input_nodes: Any, comm: Communicator) -> Tensor:
         if not isinstance(mask, Tensor):
             raise InputError(f"input_nodes {input_nodes}: {share.meta.name} has no such mask")
         if mask.dtype != torch.bool or mask.shape != (own,):
-            raise InputError(
-                f"input_nodes: a mask must be bool [{own}], got {mask.dtype} {list(mask.shape)}"
-            )
+            raise InputError(f"input_nodes: a mask must be bool [{own}], got {described(mask)}")
         return mask.cpu()
 
     return comm.on_every_rank(checked)

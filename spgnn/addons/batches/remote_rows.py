@@ -20,11 +20,10 @@ from spgnn.sparse import CSR, take_rows
 
 
 class Requests:
-    """Rows that each rank asks each rank for; owners may respond several times.
+    """Rows that each rank asks each rank for; owners may respond several times. Collective.
 
-    Made on all ranks together, and so is each response. Rows are numbers of the whole, may repeat,
-    and may be this rank's own. `requested` are those that all ranks ask of this one, by rank,
-    counted from its first; `order` sorts this rank's by owner.
+    Rows are numbers of the whole, may repeat, and may be this rank's own. `requested` are those
+    that all ranks ask of this one, by rank, counted from its first; `order` sorts its own by owner.
     """
 
     def __init__(self, rows: Tensor, layout: RowLayout, comm: Communicator) -> None:
@@ -46,10 +45,7 @@ class Requests:
         return CSR(pattern, values[0] if values else None)
 
     def respond_later(self, rows: Tensor | CSR) -> Callable[[], Tensor | CSR]:
-        """As `respond`; of dense rows it is begun here, and the returned function waits for them.
-
-        Other exchanges may come in between, in the same order on all ranks.
-        """
+        """As `respond`; of dense rows it begins here, and the returned function waits."""
         if isinstance(rows, CSR):
             sparse = self.respond(rows)
             return lambda: sparse
@@ -108,7 +104,8 @@ class RemoteRows(Rows):
     """A table whose rows lie on the ranks of a group; `gather` and `gather_many` are collective.
 
     The batches of `gather_many` come in one exchange: the union of their rows, each once, by one
-    all-to-allv of row numbers and one of rows. All ranks ask for the same number of batches.
+    all-to-allv of row numbers and one of rows. All ranks ask for the same number of batches, and
+    agree on layout, width and dtype.
 
     Parameters
     ----------
@@ -117,11 +114,6 @@ class RemoteRows(Rows):
     layout : RowLayout
         Rows of each rank.
     comm : Communicator
-
-    Raises
-    ------
-    InputError
-        If own rows do not fit the layout, or ranks do not agree on layout, width and dtype.
     """
 
     def __init__(self, own: Rows, layout: RowLayout, comm: Communicator) -> None:
@@ -131,20 +123,15 @@ class RemoteRows(Rows):
             "rows of all ranks", fits=fits, offsets=layout.offsets, width=own.width, dtype=own.dtype
         )
         if not fits:
+            parts = f"{layout.parts} parts of {layout.sizes.tolist()} rows"
+            parts = f"{layout.parts} parts of {layout.sizes.tolist()} rows"
             raise InputError(
-                f"{own.rows} rows on rank {comm.rank} of {comm.size}, but the layout has "
-                f"{layout.parts} parts of {layout.sizes.tolist()} rows"
+                f"{own.rows} rows on rank {comm.rank} of {comm.size}, but the layout has {parts}"
             )
         self.own, self.layout, self._comm = own, layout, comm
 
     def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
-        """The rows of several batches, by one exchange. Collective when first advanced.
-
-        Raises
-        ------
-        InputError
-            If an id is out of range, or ranks ask for different numbers of batches.
-        """
+        """The rows of several batches, by one exchange. Collective when first advanced."""
         batches = [check_ids(batch, self.rows, str(self)) for batch in ids]
         for batch, begin in zip(batches, self.begin_many(batches), strict=True):
             out = self._output(len(batch), None)

@@ -215,14 +215,10 @@ def sampled_graph(graph: Graph, x: Tensor | FeatureStore = None) -> SampledGraph
 
 def _of_dist_graph(graph: DistGraph) -> SampledGraph:
     if graph.comm.size > 1:
-        raise InputError(
-            f"this draws from a graph on one process, and this one is on {graph.comm.size} ranks"
-        )
+        raise InputError(f"batches of one process, but this graph is on {graph.comm.size} ranks")
     others = ", ".join(sorted(set(graph.edge_attributes) - {"edge_weight"}))
     if others:
-        raise InputError(
-            f"edges of this DistGraph have {others}: give NeighborLoader the Data itself"
-        )
+        raise InputError(f"edges of this DistGraph have {others}: give the Data itself")
     tables = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
     tables = {name: None if table is None else table.cpu() for name, table in tables.items()}
     x = None if graph.x is None else graph.x.to("cpu")
@@ -254,9 +250,7 @@ def _of_pyg(data: Any) -> SampledGraph:
     data = with_edge_index(data)
     index = getattr(data, "edge_index", None)
     if index is None:
-        raise InputError(
-            "this Data has no edge_index and no adj_t; heterogeneous data are not read"
-        )
+        raise InputError("this Data has no edge_index, no adj_t; heterogeneous data are not read")
     if not isinstance(index, Tensor):
         got = type(index).__name__
         raise InputError(f"edge_index must be a tensor of integers [2, edges], got {got}")
@@ -299,8 +293,7 @@ def _attributes(
         if isinstance(table, Tensor):
             if table.requires_grad:
                 raise InputError(
-                    f"{name} requires a gradient, which batches, being copies, cannot lead to it: "
-                    f"give {name}.detach()"
+                    f"{name} requires a gradient, batches are copies: give {name}.detach()"
                 )
             table = table.cpu()
             length = table.shape[_dimension(name, table)] if table.dim() else None
@@ -319,9 +312,7 @@ def _attributes(
             raise InputError(f"{name} is sparse ({table.layout}): give {name}.to_dense()")
     weight = of_edges.get("edge_weight")
     if weight is not None and weight.numel() != edges:
-        raise InputError(
-            f"edge_weight must be [{edges}], a number an edge, got {described(weight)}"
-        )
+        raise InputError(f"edge_weight must be [{edges}], a number an edge: {described(weight)}")
     return of_vertices, of_edges, others
 
 
@@ -361,40 +352,33 @@ def input_nodes_of(
     graph: SampledGraph, input_nodes: Any, *, repeated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The vertices that seeds are taken of, int64 [inputs], and their ``batch.input_id``."""
-    nodes = input_nodes
+    nodes, n = input_nodes, graph.rows
+    right = f"a mask must be bool [{n}]"
     if isinstance(nodes, str):
         if nodes not in graph.vertices:
             names = ", ".join(graph.vertices) or "none"
             raise InputError(f"input_nodes {nodes}: {graph.name} has no such mask; it has {names}")
         nodes = graph.vertices[nodes]
         if nodes.dtype != torch.bool:
-            raise InputError(
-                f"input_nodes {input_nodes}: a mask must be bool [{graph.rows}], "
-                f"got {described(nodes)}"
-            )
+            raise InputError(f"input_nodes {input_nodes}: {right}, got {described(nodes)}")
     if nodes is None:
-        return torch.arange(graph.rows), None
+        return torch.arange(n), None
     nodes = tensor_of(nodes, "input_nodes must be integers [k] or a mask")
     if nodes.dtype == torch.bool:
-        if nodes.shape != (graph.rows,):
-            raise InputError(
-                f"input_nodes: a mask must be bool [{graph.rows}], got {list(nodes.shape)}"
-            )
+        if nodes.shape != (n,):
+            raise InputError(f"input_nodes: {right}, got {list(nodes.shape)}")
         nodes = nodes.nonzero()[:, 0]
         return nodes, nodes
-    if nodes.dtype == torch.uint8 and nodes.shape == (graph.rows,):
-        raise InputError(
-            f"input_nodes: uint8 [{graph.rows}] may be a mask or vertices: "
-            "give mask.bool(), or vertices as int64"
-        )
+    if nodes.dtype == torch.uint8 and nodes.shape == (n,):
+        give = "give mask.bool(), or vertices as int64"
+        give = "give mask.bool(), or vertices as int64"
+        raise InputError(f"input_nodes: uint8 [{n}] may be a mask or vertices: {give}")
     if nodes.dim() != 1 or (not is_integer(nodes) and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
     nodes = nodes.to(torch.int64, copy=True)
-    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < graph.rows:
-        raise InputError(
-            f"input_nodes run from {int(nodes.min())} to {int(nodes.max())}, "
-            f"{graph.name} has vertices 0 to {graph.rows - 1}"
-        )
+    low, high = (int(nodes.min()), int(nodes.max())) if len(nodes) else (0, 0)
+    if len(nodes) and not 0 <= low <= high < n:
+        raise InputError(f"input_nodes run from {low} to {high}, {graph.name} has 0 to {n - 1}")
     if not repeated and len(nodes.unique()) < len(nodes):
         raise InputError("input_nodes: a vertex is there twice")
     return nodes, None

@@ -44,7 +44,7 @@ class GraphSampler:
     ----------
     needs : {"graph", "rows", "whole rows"}
         What a hop of it needs, and so which graphs it can sample: the graph itself; or its
-        targets' rows, drawn by those who hold them, or whole. Of a kind, with `on_ranks`.
+        targets' rows, drawn by those who hold them, or whole.
     on_ranks : callable, optional
         ``(counts, ranks)`` to a sampler of own rows hop by hop, for a kind that needs the graph.
     """
@@ -79,9 +79,7 @@ class GraphSampler:
         rows, cols = pattern.shape
         columns = None if vertex_ids is None else as_int64("vertex_ids", vertex_ids, cols)
         if row_ids is None and columns is not None and rows > cols:
-            raise InputError(
-                f"row_ids must be given for a pattern of {rows} rows and {cols} columns"
-            )
+            raise InputError(f"row_ids must be given for a pattern of {rows} rows, {cols} columns")
         ids = None if columns is None else columns[:rows]
         if row_ids is not None:
             ids = as_int64("row_ids", row_ids, rows)
@@ -127,10 +125,7 @@ class GraphSampler:
     def _check_square(self) -> None:
         rows, cols = self.pattern.shape
         if rows != cols:
-            raise InputError(
-                f"several hops need a square pattern, this one is [{rows}, {cols}]; "
-                "take hops one by one (sample_hop)"
-            )
+            raise InputError(f"several hops need a square pattern, got [{rows}, {cols}]")
 
     def _induced(self, vertices: Tensor, *, layers: int, edge_ids: bool) -> Sample:
         """All edges between some vertices, each different, as so many hops of equal matrices."""
@@ -152,37 +147,23 @@ class NeighborSampler(GraphSampler):
     ----------
     pattern : Pattern or CSR [rows, cols]
         Row i lists whom vertex i aggregates from.
-    num_neighbors : sequence of int
-        How many neighbours of each vertex, the seeds' hop first; −1: all.
-    replace : bool
-        Whether a neighbour may be drawn more than once.
+    num_neighbors, replace, disjoint, temporal_strategy, resample
+        As of `NeighborLoader`.
     weights : Tensor, floating [nnz], optional
         Neighbours are drawn in proportion to these; those of weight 0 are no neighbours. Hops then
         say what each edge counts in a sum (`Hop.weights`).
-    disjoint : bool
-        Whether each seed has a tree of its own, which draws by itself. Seeds may then repeat.
     edge_ids : bool
         Whether hops say which nonzeros of the pattern they hold.
     directed : bool
         If not, a hop holds all edges from its sources to its targets, also those not drawn.
-    resample : bool
-        True if each hop draws by itself. If not, a vertex has one random order of its neighbours
-        in a sample, and every hop takes the first ones.
     edge_times, node_times : Tensor int64 [nnz], [cols], optional
         Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
-    temporal_strategy : {"uniform", "last"}
-        Any of these neighbours, or the latest, each once.
     vertex_ids : Tensor int64 [cols], optional
         Original ids: draws are functions of these, so that no partition changes them.
     row_ids : Tensor int64 [rows], optional
         Original ids of the rows where they are not ``vertex_ids[:rows]``.
     threads : int, optional
         Threads inside one call; those of torch if not given. Results do not depend on them.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
     """
 
     needs: ClassVar[Needs] = "rows"
@@ -237,8 +218,6 @@ class NeighborSampler(GraphSampler):
         """The neighbourhood of some vertices, int64 [seeds], each different unless disjoint.
 
         Nothing later than `times`, int64 [seeds], is drawn: the seeds' ``node_times`` by default.
-        An InputError names a seed that is no vertex or there twice, or says that the pattern is not
-        square.
         """
         return self.sample_many([seeds], [draw], None if times is None else [times])[0]
 
@@ -254,51 +233,27 @@ class NeighborSampler(GraphSampler):
         ]
         if self.disjoint and any(len(b) * self.pattern.shape[1] >= 2**63 for b in batches):
             raise InputError("seeds: so many disjoint trees of so large a graph cannot be numbered")
-        return self._samples(
-            batches,
-            self._graph.neighbors,
-            batches,
-            limits if self._temporal else [],
-            self.num_neighbors,
-            draw_keys(draws),
-            self._strategy,
-            self._replace,
-            self.disjoint,
-            self._directed,
-            self._resample,
-            self._edge_ids,
-            self.threads,
-        )
+        seeds_of = batches, limits if self._temporal else []
+        what = self.num_neighbors, draw_keys(draws), self._strategy, self._replace
+        how = self.disjoint, self._directed, self._resample, self._edge_ids, self.threads
+        return self._samples(batches, self._graph.neighbors, *seeds_of, *what, *how)
 
     def sample_hop(
         self, targets: Tensor, hop: int, draw: Draw
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """One hop alone (0 is the seeds'), for some rows of the pattern, which may repeat.
 
-        Returns
-        -------
-        indptr : Tensor int64 [targets + 1]
-        columns : Tensor, dtype of the pattern's indices [edges]
-        edge_ids : Tensor int64 [edges], or None
-        weights : Tensor float32 [edges], or None
+        Returns indptr int64 [targets + 1]; columns, edge_ids and weights (float32) [edges].
         """
         hop = check_integer("hop", hop, 0, len(self.num_neighbors) - 1)
         rows = as_int64("targets", targets)
         if self.disjoint:
             raise InputError("disjoint trees are not sampled hop by hop")
+        number = hop if self._resample else 0
+        what = int(self.num_neighbors[hop]), number, draw_keys([draw])
+        how: Any = self._strategy, self._replace, self._edge_ids, self.threads
         try:
-            indptr, columns, *rest = self._graph.hop(
-                rows,
-                None,
-                None,
-                int(self.num_neighbors[hop]),
-                hop if self._resample else 0,
-                draw_keys([draw]),
-                self._strategy,
-                self._replace,
-                self._edge_ids,
-                self.threads,
-            )
+            indptr, columns, *rest = self._graph.hop(rows, None, None, *what, *how)
         except ValueError as error:
             raise InputError(f"targets: {error}") from None
         edge_ids, weights = (None if array is None else torch.from_numpy(array) for array in rest)
@@ -329,10 +284,8 @@ class LaborSampler(GraphSampler):
 
     Parameters
     ----------
-    pattern, edge_ids, vertex_ids, threads
+    pattern, num_neighbors, edge_ids, vertex_ids, threads
         As in `NeighborSampler`; the pattern is square.
-    num_neighbors : sequence of int
-        How many neighbours of each vertex on average, the seeds' hop first; −1: all.
     iterations : int
         How often vertices that many targets would take are made more important: the i of LABOR-i.
     layer_dependency : bool
@@ -362,16 +315,9 @@ class LaborSampler(GraphSampler):
         self._check_square()
 
     def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
-        return self._graph.labor(
-            seeds,
-            self.num_neighbors,
-            draws,
-            self._first_hop,
-            self._iterations,
-            self._layer_dependency,
-            self._edge_ids,
-            self.threads,
-        )
+        how = self._first_hop, self._iterations, self._layer_dependency
+        options = self._edge_ids, self.threads
+        return self._graph.labor(seeds, self.num_neighbors, draws, *how, *options)
 
 
 class ClusterSampler(GraphSampler):
@@ -379,22 +325,12 @@ class ClusterSampler(GraphSampler):
 
     Parameters
     ----------
-    pattern : Pattern or CSR [n, n]
+    pattern, edge_ids, threads
+        As in `NeighborSampler`; the pattern is square.
     labels : Tensor int64 [n]
         The cluster of each vertex, 0, 1, …: a partition into many parts.
     layers : int
         So many hops, all of them the same square matrix.
-    edge_ids, threads
-        As in `NeighborSampler`.
-
-    Attributes
-    ----------
-    clusters : int
-
-    Raises
-    ------
-    InputError
-        If the labels do not fit.
     """
 
     def __init__(

@@ -162,9 +162,9 @@ def parts_of_sums(
 ) -> Float64Array:
     """Sums by column whose bits do not depend on the order of the rows, in parts [3, cols].
 
-    A value is a few whole numbers, each a part of its digits; sums of these are exact. So parts of
-    several ranks may be added before `sums_of_parts` makes numbers of them. `largest` is at least
-    as large as any value, `entries` as their number, on all ranks together.
+    A value is a few whole numbers, each a part of its digits; sums of these are exact, also over
+    ranks, until `sums_of_parts` makes numbers of them. `largest` is at least as large as any value,
+    `entries` as their number, on all ranks together.
     """
     rest = values / largest if largest > 0 else np.zeros(len(values))
     parts = np.empty((_DIGITS, cols))
@@ -192,11 +192,9 @@ def relabel(
     Targets, int64, are each different, and numbered as the columns [edges] are; places are int32.
     """
     listed = as_int64("targets", targets)
-    if indptr.shape != (len(listed) + 1,) or int(indptr[-1]) != columns.shape[0]:
-        raise InputError(
-            f"indptr must be int64 [{len(listed) + 1}] and end at {columns.shape[0]}, "
-            f"got {described(indptr)}"
-        )
+    rows, entries = len(listed), len(columns)
+    if indptr.shape != (rows + 1,) or int(indptr[-1]) != entries:
+        raise InputError(f"indptr must be int64 [{rows + 1}] and end at {entries}")
     try:
         nodes, indices = _native.relabel(
             listed, columns.contiguous().numpy(), thread_count(threads)
@@ -260,10 +258,8 @@ def as_weights(name: str, values: Tensor, length: int) -> Float64Array:
         raise InputError(f"{name} must be a floating tensor [{length}], got {got}")
     numbers = values.detach().cpu().to(torch.float64).contiguous().numpy()
     wrong = np.flatnonzero(~((numbers >= 0) & np.isfinite(numbers)))
-    if len(wrong):
-        raise InputError(
-            f"{name} must be finite and not negative; entry {wrong[0]} is {numbers[wrong[0]]:g}"
-        )
+    for at in wrong[:1]:
+        raise InputError(f"{name} must be finite, not negative; entry {at} is {numbers[at]:g}")
     return numbers
 
 

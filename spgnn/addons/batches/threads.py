@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -28,60 +29,45 @@ def in_order(
     Whatever is raised anywhere comes out of the iterator at once, before what is ready. Closing the
     iterator ends all threads.
     """
+    groups = [range(first, min(first + together, count)) for first in range(0, count, together)]
     if not threads:
-        for first in range(0, count, together):
-            group = range(first, min(first + together, count))
+        for group in groups:
             yield from finish([make(number) for number in group])
         return
-    ahead = max(ahead, 1)
-    makers = ThreadPoolExecutor(threads, "spgnn-sample")
-    finisher = ThreadPoolExecutor(1, "spgnn-fetch")
-    numbers, groups = iter(range(count)), iter(range(0, count, together))
-    begun: deque[Future[Made]] = deque()
-    errors: list[BaseException] = []
-    finished: Generator[Ready, None, None] | None = None
+    makers, errors = ThreadPoolExecutor(threads, "spgnn-sample"), list[BaseException]()
 
-    def look(future: Future[Any]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            errors.append(error)
+    def finished() -> Generator[Ready, None, None]:
+        numbers, begun = iter(range(count)), deque[Future[Made]]()
+        for group in groups:
+            # While these are finished, others are made.
+            for number in islice(numbers, len(group) + max(together, ahead) - len(begun)):
+                begun.append(_submitted(errors, makers, make, number))
+            yield from finish([begun.popleft().result() for _ in group])
 
-    def finish_next() -> Ready:
-        nonlocal finished
-        for one in finished or ():
-            return one
-        size = min(together, count - next(groups))
-        # While these are finished, others are made.
-        for number in islice(numbers, size + max(together, ahead) - len(begun)):
-            begun.append(makers.submit(make, number))
-            begun[-1].add_done_callback(look)
-        finished = finish([begun.popleft().result() for _ in range(size)])
-        return next(finished)
-
-    ready: deque[Future[Ready]] = deque()
-    try:
-        for number in range(count):
-            while len(ready) <= min(ahead, count - 1 - number):
-                ready.append(finisher.submit(finish_next))
-                ready[-1].add_done_callback(look)
-            if errors:
-                raise errors[0]
-            yield ready.popleft().result()
-    finally:
-        makers.shutdown(wait=True, cancel_futures=True)
-        finisher.shutdown(wait=True, cancel_futures=True)
-        if finished is not None:
-            finished.close()
+    with closing(in_background(finished(), max(ahead, 1), errors)) as results:
+        try:
+            for result in results:  # noqa: UP028  # makers end before `results` are closed
+                yield result
+        finally:
+            makers.shutdown(wait=True, cancel_futures=True)
 
 
-def in_background(work: Generator[Ready, None, None], ahead: int) -> Generator[Ready, None, None]:
-    """A generator's items, made by one thread, so many ahead. Closing the iterator ends both."""
+def in_background(
+    work: Generator[Ready, None, None], ahead: int, errors: list[BaseException] | None = None
+) -> Generator[Ready, None, None]:
+    """A generator's items, made by one thread, so many ahead. Closing the iterator ends both.
+
+    What the thread raises comes out at once, and so does what others note among the errors.
+    """
     thread, end = ThreadPoolExecutor(1, "spgnn-fetch"), object()
     ready: deque[Future[Any]] = deque()
+    errors = [] if errors is None else errors
     try:
         while True:
             while len(ready) <= ahead:
-                ready.append(thread.submit(next, work, end))
+                ready.append(_submitted(errors, thread, next, work, end))
+            if errors:
+                raise errors[0]
             result = ready.popleft().result()
             if result is end:
                 return
@@ -89,6 +75,21 @@ def in_background(work: Generator[Ready, None, None], ahead: int) -> Generator[R
     finally:
         thread.shutdown(wait=True, cancel_futures=True)
         work.close()
+
+
+def _submitted(
+    errors: list[BaseException], threads: Executor, call: Callable[..., Ready], *arguments: Any
+) -> Future[Ready]:
+    """A call in one of some threads, whose error is noted as soon as there is one."""
+
+    def note(future: Future[Ready]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            errors.append(error)
+
+    future = threads.submit(call, *arguments)
+    future.add_done_callback(note)
+    return future
 
 
 def last(work: Generator[None, None, Ready]) -> Ready:

@@ -15,18 +15,7 @@ PARTS = ("sampling", "fetch", "push", "forward", "backward", "allreduce", "idle"
 
 
 class BatchSeconds:
-    """Seconds of each epoch of this rank, by what the training thread did: laps that leave no gap.
-
-    Batches that threads make ahead cost what training waits for them. ``fetch`` are the seconds in
-    which it is blocked by exchanges that batches need, ``push`` those that stale embeddings take,
-    ``other`` the optimiser and what is left.
-
-    Parameters
-    ----------
-    comm : Communicator
-    pushed : callable
-        Seconds that pushes have taken so far, and of these those in which exchanges blocked them.
-    """
+    """Seconds of each epoch of this rank, by what the training thread did."""
 
     def __init__(self, comm: Communicator, pushed: Callable[[], tuple[float, float]]) -> None:
         self.epochs: list[dict[str, float]] = []

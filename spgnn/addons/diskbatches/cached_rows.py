@@ -101,8 +101,7 @@ class CachedRows(Rows):
     of the next one are read while the caller works on this one: into the tensor that will be
     returned. So besides the cache the rows of one more batch are in memory, and four bytes for each
     row of the table (eight while ``"belady"`` looks ahead). Meanwhile the cache refuses everybody
-    else. If the caller leaves before the end, or a read fails, the cache is emptied, and can be
-    used again.
+    else. If the caller leaves before the end, or a read fails, it is emptied.
 
     Parameters
     ----------
@@ -114,21 +113,11 @@ class CachedRows(Rows):
         ``"degree"``: the rows of the highest scores, for ever (PaGraph, SoCC'20).
         ``"lru"``: what was used last. ``"none"``: nothing.
     capacity : int
-        Bytes of rows that are kept.
+        Bytes of rows that are kept: of `slots` rows.
     scores : Tensor [rows], optional
         Of ``"degree"``: how many rows of the graph name a vertex (`degrees_of`). With ``"belady"``
         they decide among rows that none of these batches needs; otherwise these go in the order of
         their last use.
-
-    Attributes
-    ----------
-    slots : int
-        Rows that are kept at most.
-
-    Raises
-    ------
-    InputError
-        If there is no such policy, or scores are missing or do not fit.
     """
 
     def __init__(
@@ -169,10 +158,7 @@ class CachedRows(Rows):
         return rows if out is None or out is rows else out.copy_(rows)
 
     def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
-        """The rows of several batches, which the policy knows from the first one on.
-
-        Batches on a disk (`NodesOnDisk`) are read when their turn comes.
-        """
+        """The rows of several batches, which the policy knows from the first one on."""
         with self._lock:
             self._check_idle()
             self._is_busy = True
@@ -268,9 +254,7 @@ def cache_table(
         raise InputError("cache policy degree needs scores, one a row")
     values = torch.zeros(0) if scores is None else scores.detach().cpu()
     if scores is not None and values.shape != (rows,):
-        raise InputError(
-            f"cache policy {policy}: scores {list(values.shape)} for a table of {rows} rows"
-        )
+        raise InputError(f"cache policy {policy}: scores {list(values.shape)} of {rows} rows")
     slots = min(slots, rows)
     if policy == "none" or slots == 0:
         return _native.fixed_cache_table(rows, np.empty(0, np.int64))

@@ -20,7 +20,7 @@ from spgnn.addons.batches import (
     DiskRows,
     Draw,
     GraphSampler,
-    NeighborGrowth,
+    Growth,
     NeighborSampler,
     RowEntries,
     Rows,
@@ -31,6 +31,7 @@ from spgnn.addons.batches import (
     check_ids,
     finish_read,
     hop_counts,
+    offsets_of,
     open_reader,
 )
 from spgnn.addons.diskbatches.cached_rows import CachedRows, PolicyName
@@ -39,7 +40,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels import new_rows
 from spgnn.layout import Int64Array
-from spgnn.pattern import Pattern
+from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR
 
 BLOCK = 512  # bytes; what most disks read at least
@@ -50,11 +51,11 @@ _BUILT = 1 << 24  # bytes of rows that are read together into a cache
 
 
 class DiskPattern(StoredPattern):
-    """A pattern whose column numbers are read when they are needed.
+    """A pattern whose column numbers are read when they are needed; `indptr` is in memory.
 
-    Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, and
-    short rows that lie in one block are read together. `cached` keeps whole rows or blocks. A last
-    block that is not full is in memory. Threads may call it at the same time.
+    Column numbers are a table of blocks of the file, and short rows that lie in one block are read
+    together. `cached` keeps whole rows or blocks. A last block that is not full is in memory.
+    Threads may call it at the same time.
 
     Parameters
     ----------
@@ -72,19 +73,6 @@ class DiskPattern(StoredPattern):
         Read past the page cache where that is possible.
     block_bytes : int, optional
         A multiple of 8; by default 512, or as much as direct reads take at least.
-
-    Attributes
-    ----------
-    path : Path
-    indptr : Tensor int64 [rows + 1]
-    shape : (rows, cols)
-    blocks : Rows
-        The full blocks of the file, a block a row; perhaps behind a cache.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be opened, or is too short for the offsets.
     """
 
     def __init__(
@@ -136,12 +124,10 @@ class DiskPattern(StoredPattern):
         """The same pattern with a cache of so many bytes.
 
         ``"ratio"`` keeps whole rows: those with the highest ratio of `row_scores` (`degrees_of`) to
-        their length (AliGraph, VLDB'19; Ginex, VLDB'22), which needs fewest reads, for a row is
-        read at once however long it is. It is loaded when it is needed first, and after `release`;
-        with a `directory` it is written there, and later loads are one long read. The other
-        policies keep blocks, as `CachedRows`; ``"degree"`` reads fewest bytes. `row_scores` [rows]
-        say how often each row will be asked for; a block's score is the sum of those of its rows.
-        An InputError refuses what does not fit.
+        their length (AliGraph, VLDB'19; Ginex, VLDB'22), which needs fewest reads. It is loaded
+        when it is needed first, and after `release`; with a `directory` it is written there, and
+        later loads are one long read. The other policies keep blocks, as `CachedRows`; ``"degree"``
+        reads fewest bytes. `row_scores` [rows] say how often each row will be asked for.
         """
         check_integer("capacity of a cache, in bytes,", capacity, 0)
         same = copy(self)
@@ -199,11 +185,7 @@ class DiskPattern(StoredPattern):
         return DiskSampler(self, kind, counts, **options)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Some rows, int64 [k], in this order: indptr int64 [k + 1], and columns [nnz].
-
-        An InputError says which id is out of range, or that the file cannot be read or holds a
-        column that is.
-        """
+        """Some rows, int64 [k], in this order: indptr int64 [k + 1], and columns [nnz]."""
         numbers = check_ids(ids, self.shape[0], str(self.path))
         begins, lengths = self._bytes_of(numbers)
         ends = np.cumsum(lengths)
@@ -262,7 +244,7 @@ class DiskPattern(StoredPattern):
     def _check_scores(self, row_scores: Tensor) -> None:
         if row_scores.shape != (self.shape[0],):
             raise InputError(
-                f"scores of rows must be [{self.shape[0]}], got {list(row_scores.shape)}"
+                f"scores of rows must be [{self.shape[0]}], got {described(row_scores)}"
             )
 
     def _check(self, columns: Tensor) -> None:
@@ -270,11 +252,10 @@ class DiskPattern(StoredPattern):
         if len(columns) == 0:
             return
         low, high = (int(end) for end in torch.aminmax(columns))
-        if low < 0 or high >= self.shape[1]:
-            raise InputError(
-                f"{self.path}: damaged: names column {low if low < 0 else high}, but there are "
-                f"columns 0 to {self.shape[1] - 1}"
-            )
+        last = self.shape[1] - 1
+        if low < 0 or high > last:
+            wrong = low if low < 0 else high
+            raise InputError(f"{self.path}: damaged: names column {wrong}, of 0 to {last}")
 
 
 class _Lists:
@@ -403,19 +384,13 @@ class DiskSampler:
         n = self._pattern.shape[0]
         if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < n:
             raise InputError(f"seeds must be rows of the pattern, in [0, {n})")
-        if self._kind.needs == "rows":
-            growth = NeighborGrowth(seeds, draw)
-            for hop in range(len(self._counts)):
-                growth.take(self._drawn(growth.targets, hop, draw), hop)
-            sample, numbers = growth.result()
-        else:
-            whole = WholeRowGrowth(seeds, draw, self._kind, self._counts, self._threads)
-            parts = [_NONE]
-            for hop in range(len(self._counts)):
-                rows, entries = self._whole(whole.targets)
-                whole.take(rows, hop)
-                parts.append(entries)
-            (sample, _), numbers = whole.result(), torch.cat(parts)
+        growth, rows_of = Growth(seeds, draw), self._drawn
+        if self._kind.needs != "rows":
+            growth = WholeRowGrowth(seeds, draw, self._kind, self._counts, self._threads)
+            rows_of = self._whole
+        for hop in range(len(self._counts)):
+            growth.take(rows_of(growth.targets, hop, draw), hop)
+        sample, numbers = growth.result()
         named = self._edge_ids and numbers is not None
         hops = [
             replace(hop, edge_ids=numbers[hop.edge_ids] if named else None)  # type: ignore[index]
@@ -423,30 +398,31 @@ class DiskSampler:
         ]
         return replace(sample, hops=hops)
 
-    def _whole(self, targets: Tensor) -> tuple[RowEntries, Tensor]:
+    def _whole(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
         """Whole rows, and the numbers of their entries."""
         indptr, columns = self._pattern.rows(targets)
         ids = columns.long() if self._ids is None else self._ids[columns.long()]
         begins = self._pattern.indptr[targets] - indptr[:-1]
         numbers = torch.arange(len(columns)) + begins.repeat_interleave(indptr.diff())
-        return RowEntries(indptr, columns, ids), numbers
+        return RowEntries(indptr, columns, numbers, ids=ids)
 
     def _drawn(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
         """One hop of neighbour sampling."""
-        ends, parts = [torch.zeros(1, dtype=torch.int64)], []
-        for piece in self._pieces(targets):
-            indptr, columns = self._pattern.rows(piece)
-            rows = torch.arange(len(piece))
-            sampler = self._of_rows(indptr, columns, piece)
-            drawn, chosen, edge_ids, _ = sampler.sample_hop(rows, hop, draw)
-            if edge_ids is not None:
-                row = rows.repeat_interleave(drawn.diff())
-                edge_ids = edge_ids + (self._pattern.indptr[piece] - indptr[:-1])[row]
-            ends.append(drawn[1:] + ends[-1][-1])
-            parts.append((chosen, edge_ids))
-        columns = torch.cat([chosen for chosen, _ in parts])
-        numbers = [edge_ids for _, edge_ids in parts if edge_ids is not None]
-        return RowEntries(torch.cat(ends), columns, torch.cat(numbers) if numbers else None)
+        parts = [self._drawn_piece(piece, hop, draw) for piece in self._pieces(targets)]
+        lengths = torch.cat([part.indptr.diff() for part in parts])
+        columns = torch.cat([part.columns for part in parts])
+        numbers = [part.edges for part in parts if part.edges is not None]
+        return RowEntries(offsets_of(lengths), columns, torch.cat(numbers) if numbers else None)
+
+    def _drawn_piece(self, piece: Tensor, hop: int, draw: Draw) -> RowEntries:
+        indptr, columns = self._pattern.rows(piece)
+        rows = torch.arange(len(piece))
+        sampler = self._of_rows(indptr, columns, piece)
+        drawn, chosen, edge_ids, _ = sampler.sample_hop(rows, hop, draw)
+        if edge_ids is not None:
+            row = rows.repeat_interleave(drawn.diff())
+            edge_ids = edge_ids + (self._pattern.indptr[piece] - indptr[:-1])[row]
+        return RowEntries(drawn, chosen, edge_ids)
 
     def _pieces(self, targets: Tensor) -> Iterator[Tensor]:
         """The targets in order, so many at a time as have ENTRIES together; at least one piece."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from statistics import fmean
 from typing import Any
 
@@ -26,9 +25,9 @@ from spgnn.addons.diskbatches.sizes import choose_sizes
 from spgnn.comm import Communicator, run_job
 from spgnn.command import in_lines, plural, show_table
 from spgnn.errors import memory_for
-from spgnn.files import check_writable, write_file
+from spgnn.files import check_writable
 from spgnn.memory import resident_bytes
-from spgnn.partition import check_plot
+from spgnn.partition import check_plot, write_figure
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
 from spgnn.train import Callback, callbacks_of, check_run, check_targets, gathered, run_all
 from spgnn.train import report as reporting
@@ -57,7 +56,15 @@ def train(
 ) -> Report:
     """Prepare the data, train, and return the report. Collective."""
     watch = watch or Stopwatch()
-    check_run(config, comm, lambda: _check_targets(config))
+    plot, read = config.comparison.plot, (config.data.dataset, config.distribution.partition)
+
+    def check() -> None:
+        check_targets(config.job, config.training, read)
+        if plot is not None:
+            check_plot(plot)
+            check_writable(plot, "--plot")
+
+    check_run(config, comm, check)
     config = config.settled()
     idle = resident_bytes()
     watch.lap("start")
@@ -82,18 +89,9 @@ def train(
         whole = train_whole(config.of_whole_graph(), comm)
         names = "config", "history", "best", "seconds_to", "epoch_seconds", "memory"
         report["full"] = {name: whole[name] for name in names}
-    if config.comparison.plot is not None:
-        path = config.comparison.plot
-        comm.on_rank_zero(lambda: plot_scores(report, path))
-    return report
-
-
-def _check_targets(config: MiniBatchConfig) -> None:
-    plot = config.comparison.plot
-    check_targets(config.job, config.training, (config.data.dataset, config.distribution.partition))
     if plot is not None:
-        check_plot(plot)
-        check_writable(plot, "--plot")
+        comm.on_rank_zero(lambda: plot_scores(report, plot))
+    return report
 
 
 def assemble(
@@ -261,38 +259,24 @@ def plot_scores(report: Mapping[str, Any], path: str) -> None:
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system
     axes = figure.subplots()
-    for kind, colour, part in (
-        ("mini-batch", "C0", report),
-        ("full graph", "C1", report.get("full")),
-    ):
-        for (name, points), style in zip(_curves(part).items(), ("-", ":", "--"), strict=False):
-            seconds, scores = zip(*points, strict=True)
-            dot = "o" if len(points) == 1 else None
-            axes.plot(seconds, scores, style, marker=dot, color=colour, label=f"{kind}, {name}")
+    parts = ("mini-batch", "C0", report), ("full graph", "C1", report.get("full"))
+    for (kind, colour, part), (split, style) in product(parts, (("test", "-"), ("val", ":"))):
+        history = [] if part is None else part["history"]
+        names = [n for r in history for n in r if n.startswith(split) and "loss" not in n]
+        seconds = accumulate(record["seconds"] for record in history)
+        points = [
+            (at, record[names[0]])
+            for at, record in zip(seconds, history, strict=True)
+            if names and record.get(names[0]) is not None
+        ]
+        if points:
+            dot, label = "o" if len(points) == 1 else None, names[0].replace("_", " ")
+            line = zip(*points, strict=True)
+            axes.plot(*line, style, marker=dot, color=colour, label=f"{kind}, {label}")
     config, graph = report["config"], report["graph"]
     title = f"{graph['name']}: {config['model']}, {config['num_neighbors']}"
     axes.set_title(title, parse_math=False)
     axes.set(xlabel="seconds of training", ylabel="score")
     axes.set_xscale("log")
     axes.legend(frameon=False, fontsize="small")
-    picture = io.BytesIO()
-    figure.savefig(picture, format=suffix, dpi=150)
-    write_file(path, [picture.getvalue()], f"--plot {path}")
-
-
-def _curves(report: Mapping[str, Any] | None) -> dict[str, list[tuple[float, float]]]:
-    """For test and validation, seconds of training and the score then, if there is one."""
-    history: Sequence[Mapping[str, Any]] = [] if report is None else report["history"]
-    seconds = list(accumulate(record["seconds"] for record in history))
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for split in ("test", "val"):
-        names = [n for record in history for n in record if n.startswith(split) and "loss" not in n]
-        for name in names[:1]:
-            points = [
-                (at, record[name])
-                for at, record in zip(seconds, history, strict=True)
-                if record.get(name) is not None
-            ]
-            if points:
-                curves[name.replace("_", " ")] = points
-    return curves
+    write_figure(figure, path, suffix, "--plot")

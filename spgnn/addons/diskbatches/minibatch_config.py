@@ -75,51 +75,26 @@ class Sampling(Record):
     """Sampled neighbourhoods."""
 
     sampler: Annotated[str, flag("of neighbourhoods", choices=SAMPLERS)] = "neighbor"
-    num_neighbors: Annotated[
-        str, flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
-    ] = "15,10,5"
+    num_neighbors: Annotated[str, flag("of a vertex, the seeds' hop first; -1: all", "N,N,…")] = (
+        "15,10,5"
+    )
     batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 1024
-    seed_clusters: Annotated[
-        int, key("seeds of a cluster follow each other, clusters in random order; 0: all at random")
-    ] = 0
+    seed_clusters: Annotated[int, key("clusters whose seeds follow each other; 0: none")] = 0
     fixed: Annotated[
-        bool,
-        key(
-            "the first epoch's batches in every epoch; with storage.store-dir their neighbourhoods "
-            "are written once and read in order"
-        ),
+        bool, key("batches of the first epoch; with storage.store-dir written once")
     ] = False
     replace: Annotated[bool, key("draw with replacement")] = False
-    resample: Annotated[
-        bool, key("draw neighbours of a vertex anew in each layer, rather than first ones of many")
-    ] = False
+    resample: Annotated[bool, key("draw neighbours of a vertex anew in each layer")] = False
     degrees: Annotated[
         Literal["graph", "batch"], key("that layers are scaled by: of the whole graph, or as PyG")
     ] = "graph"
     workers: Annotated[int, key("threads that sample; 0: none beside the training", high=1024)] = 1
-    prefetch: Annotated[
-        int,
-        key(
-            "batches made ahead (--distributed none, local, replicated); with exact, columns, "
-            "cluster: whether the next ones are sampled and their rows travel during this one's "
-            "steps; historical: nothing",
-            high=100_000,
-        ),
-    ] = 2
+    prefetch: Annotated[int, key("batches (on parts, steps) that are made ahead", high=100_000)] = 2
     superbatch: Annotated[
-        int,
-        key(
-            "batches sampled before the first one's features are read; 0: chosen by a short "
-            "profile where a cache before a disk looks ahead, else 1",
-            high=1_000_000,
-        ),
+        int, key("batches sampled before features are read; 0: by a profile, or 1", high=1_000_000)
     ] = 0
     overlap: Annotated[
-        bool,
-        key(
-            "sample the next superbatch while features of this one are read, with both caches in "
-            "memory; otherwise each stage has all of --cache"
-        ),
+        bool, key("sample while features are read; else each stage has all of --cache")
     ] = False
 
     def __post_init__(self) -> None:
@@ -136,8 +111,7 @@ class Sampling(Record):
             counts = []
         if len(counts) != len(words) or min(counts) < -1:
             raise InputError(
-                f"--num-neighbors {self.num_neighbors}: must be numbers of neighbours, one a "
-                "layer, as in 15,10,5; -1 is all of them"
+                f"--num-neighbors {self.num_neighbors}: numbers, one a layer, as in 15,10,5"
             )
         return counts
 
@@ -147,50 +121,28 @@ class Storage(Record):
     """Features in memory or on a disk."""
 
     store: Annotated[
-        Literal["memory", "disk"],
-        flag("disk: read rows of features when they are needed, past the page cache"),
+        Literal["memory", "disk"], flag("disk: rows are read when they are needed, past its cache")
     ] = "memory"
     store_dir: Annotated[
-        str | None,
-        key(
-            "samples of superbatches are written there, and features of sets that are not graph "
-            "directories",
-            "DIR",
-        ),
+        str | None, key("for samples of superbatches, and features of other files", "DIR")
     ] = None
     cache: Annotated[
         int, flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
     ] = 0
-    cache_policy: Annotated[
-        PolicyName, flag("which rows these are; belady: what is needed soonest in the superbatch")
-    ] = "belady"
+    cache_policy: Annotated[PolicyName, flag("belady: rows that are needed soonest")] = "belady"
     structure: Annotated[
-        Literal["memory", "disk"],
-        key("disk: read neighbours of a graph directory when they are needed, past the page cache"),
+        Literal["memory", "disk"], key("disk: neighbours of a graph directory, as --store")
     ] = "memory"
     structure_cache: Annotated[
         int | None,
-        key(
-            "neighbours in memory: 200MB, 2GiB; by default all of --cache while a superbatch is "
-            "sampled, unless sampling.overlap",
-            "BYTES",
-            in_bytes=True,
-        ),
+        key("neighbours in memory; by default all of --cache in turn", "BYTES", in_bytes=True),
     ] = None
     structure_policy: Annotated[
         Literal["ratio", "degree", "lru"],
-        key(
-            "ratio: whole lists of neighbours, out-degree over in-degree first, for fewest reads; "
-            "degree: blocks, for fewest bytes; lru: blocks used last"
-        ),
+        key("ratio: whole lists, fewest reads; degree: blocks, fewest bytes; lru"),
     ] = "ratio"
     memory: Annotated[
-        int,
-        key(
-            "of this rank's process; --cache is what a short profile leaves of it",
-            "BYTES",
-            in_bytes=True,
-        ),
+        int, key("of this process; --cache is what a profile leaves of it", "BYTES", in_bytes=True)
     ] = 0
 
     def check_together(self) -> None:
@@ -200,23 +152,13 @@ class Storage(Record):
         needs = {} if self.memory else {"cache_policy": "cache"}
         if not self.memory and not self.cache:
             needs["structure_policy"] = "structure_cache"
+        sized = "storage.memory chooses the size of a cache: --store disk without --cache"
+        cached = self.structure_cache and self.structure == "memory"
         _refuse(
-            (
-                self.cache and not on_disk,
-                "--cache needs --store disk: features in memory need none",
-            ),
-            (
-                self.memory and (not on_disk or self.cache),
-                "storage.memory chooses the size of a cache: it needs --store disk, and no --cache",
-            ),
-            (
-                self.store_dir is not None and not on_disk,
-                "storage.store-dir needs --store disk: nothing is written otherwise",
-            ),
-            (
-                self.structure_cache and self.structure == "memory",
-                "storage.structure-cache needs storage.structure disk",
-            ),
+            (self.cache and not on_disk, "--cache needs --store disk"),
+            (self.memory and (not on_disk or self.cache), sized),
+            (self.store_dir is not None and not on_disk, "storage.store-dir needs --store disk"),
+            (cached, "storage.structure-cache needs storage.structure disk"),
         )
         options = {option.name: option for option in options_of(type(self))}
         for name, other in needs.items():
@@ -232,11 +174,8 @@ class Distribution(Record):
     distributed: Annotated[
         str,
         flag(
-            "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
-            "columns: the same, with columns of all features on each rank; "
-            "replicated: seeds of its part, all they reach is on it; "
-            "local: neighbours of its part; historical: and past rows of others; cluster: whole "
-            "clusters of its part",
+            "none: every rank holds the whole graph; else its part. exact: the same batches; "
+            "local: of its part; historical: and past rows of others; cluster: its clusters",
             choices=mode_names,
         ),
     ] = "none"
@@ -257,15 +196,14 @@ def _refuse(*cases: tuple[object, str]) -> None:
 class Comparison(Record):
     """Full-graph training to compare with, for time to accuracy."""
 
-    compare: Annotated[
-        Literal["none", "full"], rare("full: the same model on the whole graph in every step")
-    ] = "none"
+    compare: Annotated[Literal["none", "full"], rare("full: the same model on the whole graph")] = (
+        "none"
+    )
     full_epochs: Annotated[int, key("of full-graph training", low=1)] = 200
     full_lr: Annotated[float, key("its learning rate")] = 0.01
     plot: Annotated[str | None, rare("draw scores against seconds of training", "FILE")] = None
     target: Annotated[
-        float | None,
-        key("a test score, as of one process: the report counts epochs to within 0.01 of it"),
+        float | None, key("a test score: the report counts epochs to within 0.01 of it")
     ] = None
 
 
@@ -363,48 +301,32 @@ class MiniBatchConfig(Configuration):
         clusters = f"sampling.seed-clusters {how.seed_clusters} needs"
         yield how.seed_clusters and mode != "none", f"{clusters} --distributed none, not {mode}"
         yield how.seed_clusters and links, f"{clusters} --task vertices: links have two ends"
-        on_disk = store.structure == "disk"
-        yield how.seed_clusters and on_disk, f"{clusters} storage.structure memory"
         by_rows = [name for name in SAMPLERS if SAMPLERS[name].needs != "graph"]
-        yield (
-            on_disk and how.sampler not in by_rows,
-            f"storage.structure disk needs --sampler {' or '.join(by_rows)}",
-        )
-        yield (
-            on_disk and turns,
-            "storage.structure disk needs --jk none: layers are evaluated in turn",
-        )
-        yield on_disk and whole, "--compare full needs storage.structure memory"
-        yield (
-            on_disk and self.data.symmetrise,
-            "storage.structure disk: graph directories are ready: no --symmetrise",
-        )
-        yield (
-            on_disk and links,
-            "--task links takes links out of the graph: storage.structure memory",
-        )
-        yield (
-            store.store == "disk" and turns,
-            "--store disk needs --jk none: evaluation goes layer by layer",
-        )
-        device = f"--device {self.job.device}"
+        on_disk = "storage.structure disk"
+        if store.structure == "disk":
+            needed = f"{on_disk} needs --sampler {' or '.join(by_rows)}"
+            yield how.sampler not in by_rows, needed
+            yield turns, f"{on_disk} needs --jk none: layers are evaluated in turn"
+            yield whole, "--compare full needs storage.structure memory"
+            yield self.data.symmetrise, f"{on_disk}: graph directories are ready: no --symmetrise"
+            yield links, "--task links takes links out of the graph: storage.structure memory"
+            yield how.seed_clusters, f"{clusters} storage.structure memory"
+        if store.store == "disk":
+            yield turns, "--store disk needs --jk none: evaluation goes layer by layer"
+            yield whole, "--compare full needs --store memory"
         if self.job.device != "cpu":
-            yield (mode != "none", f"{device} needs --distributed none: parts of ranks are on CPUs")
+            device = f"--device {self.job.device}"
+            yield mode != "none", f"{device} needs --distributed none: parts are on CPUs"
             yield links, f"{device} needs --task vertices, not links"
             yield turns, f"{device} needs --jk none: evaluation goes layer by layer"
         chosen = f"sampling.superbatch {how.superbatch}" if how.superbatch else "--cache"
         rest = "" if how.superbatch else ", or sampling.superbatch 1, which looks nowhere ahead"
-        yield (
-            store.store == "disk" and store.store_dir is None and self.superbatch != 1,
-            f"{chosen} needs storage.store-dir DIR, for the samples of superbatches{rest}",
-        )
-        yield (
-            how.overlap and (store.store == "memory" or self.superbatch == 1),
-            "sampling.overlap needs superbatches whose features lie on a disk",
-        )
-        yield (how.fixed and mode != "none", f"sampling.fixed needs --distributed none, not {mode}")
+        needed = f"{chosen} needs storage.store-dir DIR, for the samples of superbatches{rest}"
+        yield store.store == "disk" and not store.store_dir and self.superbatch != 1, needed
+        needed = "sampling.overlap needs superbatches whose features lie on a disk"
+        yield how.overlap and (store.store == "memory" or self.superbatch == 1), needed
+        yield how.fixed and mode != "none", f"sampling.fixed needs --distributed none, not {mode}"
         yield whole and ranks > 1, f"--compare full needs one rank, not {ranks}"
-        yield whole and store.store == "disk", "--compare full needs --store memory"
 
     @property
     def looks_ahead(self) -> bool:
@@ -437,30 +359,25 @@ class MiniBatchConfig(Configuration):
             needed = MODES[name].extends or name
             for option, value in self._set_of(MODES[name].keys):
                 if mode is not MODES[name]:
-                    raise InputError(
-                        f"{option.written} {value} needs --distributed {needed}, "
-                        f"not {how.distributed}"
-                    )
+                    where = f"--distributed {needed}, not {how.distributed}"
+                    raise InputError(f"{option.written} {value} needs {where}")
         for option, value in how.changed:
             if mode is None:
                 raise InputError(f"{option.written} {value} needs --distributed")
         if mode is None:
             return
-        named = f"--distributed {how.distributed} needs"
-        if self.aim.task == "links":
-            raise InputError(f"{named} --task vertices, not links")
-        if self.storage.store != "memory":
-            raise InputError(f"{named} --store memory")
-        if self.storage.structure != "memory":
-            raise InputError(f"{named} storage.structure memory")
+        named, sampler = f"--distributed {how.distributed} needs", self.sampling.sampler
         samplers = mode.samplers
         if samplers is None:
             kinds = {name: SAMPLERS[name] for name in SAMPLERS}
             samplers = [n for n, kind in kinds.items() if kind.needs != "graph" or kind.on_ranks]
-        if self.sampling.sampler not in samplers:
-            raise InputError(
-                f"{named} --sampler {' or '.join(samplers)}, not {self.sampling.sampler}"
-            )
+        needed = f"{named} --sampler {' or '.join(samplers)}, not {sampler}"
+        _refuse(
+            (self.aim.task == "links", f"{named} --task vertices, not links"),
+            (self.storage.store != "memory", f"{named} --store memory"),
+            (self.storage.structure != "memory", f"{named} storage.structure memory"),
+            (sampler not in samplers, needed),
+        )
         mode.check(self)
 
     def settled(self) -> MiniBatchConfig:

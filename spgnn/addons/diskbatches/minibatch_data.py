@@ -148,12 +148,9 @@ def _structure(
     config: MiniBatchConfig, opened: GraphSource, graph: Graph, own: Path | None
 ) -> DiskPattern:
     """The neighbours, on a disk behind a cache."""
-    storage = config.storage
+    storage, name = config.storage, config.data.dataset
     if not isinstance(opened, ShardDirectory) or opened.meta.parts != 1:
-        raise InputError(
-            f"storage.structure disk: {config.data.dataset} is no graph directory of one part; "
-            "spgnn shard makes one"
-        )
+        raise InputError(f"storage.structure disk: {name} is no graph directory of one part")
     path, offset = opened.place(0, "indices") or (opened.directory, 0)
     # A copy: what is mapped counts as memory as soon as it has been looked at.
     pattern, indptr = graph.adjacency.pattern, graph.adjacency.indptr.clone()

@@ -26,23 +26,7 @@ RESERVE = 1 / 16  # of the memory, for what varies from batch to batch
 
 
 def choose_sizes(task: BatchTask, config: MiniBatchConfig, comm: Communicator) -> dict[str, int]:
-    """Set the superbatch and the caches as far as the configuration leaves them open. Collective.
-
-    A superbatch is as large as half of the free disk allows, at most an epoch. A cache of features
-    is what is left of `storage.memory` by one step of training and the batches that are made ahead;
-    a cache of neighbours has the same memory while a superbatch is sampled. All ranks take the
-    smallest of what each of them finds. The paper fills 100 GB of disk; the rest is as in 3.5.
-
-    Returns
-    -------
-    dict
-        ``superbatch``, ``cache``, ``sample_bytes`` of a batch; empty if nothing was open.
-
-    Raises
-    ------
-    InputError
-        If a step alone needs that much memory, or a disk has no room for a sample.
-    """
+    """Set the superbatch and the caches as far as the configuration leaves them open."""
     loader, dataset, storage = task.loader, task.dataset, config.storage
     if dataset is None or (config.superbatch and not storage.memory):
         return {}
@@ -62,10 +46,8 @@ def choose_sizes(task: BatchTask, config: MiniBatchConfig, comm: Communicator) -
     least = gathered(comm, [superbatch, cache, each]).min(axis=0)
     superbatch, cache, each = (int(number) for number in least)
     if storage.memory and cache <= 0:
-        raise InputError(
-            f"storage.memory {_text(storage.memory)}: training takes "
-            f"{_text(storage.memory - cache)} without any cache"
-        )
+        limit, taken = _text(storage.memory), _text(storage.memory - cache)
+        raise InputError(f"storage.memory {limit}: training takes {taken} without any cache")
     loader.superbatch = replace(loader.superbatch, size=superbatch)
     loader.counts, loader.sampled = Counts(), SampleCounts()
     if storage.memory and isinstance(x, CachedRows):

@@ -25,28 +25,12 @@ from spgnn.files import AnyPath
 from spgnn.layout import Int32Array, Int64Array
 
 _LINE = 64  # bytes at whose multiples arrays begin
+_HOP = ("indptr", "indices", "edge_ids", "weights")
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 class SampleFile(Sequence[Sample]):
-    """The samples of a superbatch, in a file without a name, which the system removes.
-
-    In memory are 48 bytes a sample, whatever its size. Samples may be written in any order and
-    from any thread. The vertices of each can be read alone, and a list beside them written: the
-    batches of their next uses, from which a cache learns what to keep.
-
-    Parameters
-    ----------
-    directory : path
-        On a disk with room.
-    count : int
-        Samples.
-
-    Raises
-    ------
-    InputError
-        If nothing can be written there; later if the disk is full.
-    """
+    """The samples of a superbatch, in a file without a name, which the system removes."""
 
     def __init__(self, directory: AnyPath, count: int) -> None:
         self.transfers = Transfers()
@@ -70,8 +54,7 @@ class SampleFile(Sequence[Sample]):
         """Write a sample: its vertices, a header that says what follows, and its other arrays."""
         arrays = {"inputs": sample.inputs, "batch": sample.batch}
         for h, hop in enumerate(sample.hops):
-            for name in ("indptr", "indices", "edge_ids", "weights"):
-                arrays[f"{h} {name}"] = getattr(hop, name)
+            arrays |= {f"{h} {name}": getattr(hop, name) for name in _HOP}
         arrays |= {f"+{name}": tensor for name, tensor in sample.extra.items()}
         tensors = {name: t.contiguous() for name, t in arrays.items() if t is not None}
         header = json.dumps(
@@ -100,24 +83,12 @@ class SampleFile(Sequence[Sample]):
             flat = torch.from_numpy(data[at : at + size]).view(dtype)
             arrays[name], at = flat.reshape(shape), at + _aligned(size)
         hops = [
-            Hop(
-                arrays[f"{h} indptr"],
-                arrays[f"{h} indices"],
-                arrays.get(f"{h} edge_ids"),
-                arrays.get(f"{h} weights"),
-                sources,
-            )
+            Hop(**{name: arrays.get(f"{h} {name}") for name in _HOP}, sources=sources)  # type: ignore[arg-type]
             for h, sources in enumerate(header["sources"])
         ]
-        return Sample(
-            nodes,
-            header["seeds"],
-            hops,
-            arrays.get("batch"),
-            arrays["inputs"],
-            Draw(*header["draw"]),
-            {name[1:]: tensor for name, tensor in arrays.items() if name.startswith("+")},
-        )
+        extra = {name[1:]: tensor for name, tensor in arrays.items() if name.startswith("+")}
+        more = arrays.get("batch"), arrays["inputs"], Draw(*header["draw"]), extra
+        return Sample(nodes, header["seeds"], hops, *more)
 
     def read_nodes(self, number: int) -> Int64Array:
         """The vertices of one sample."""
@@ -174,8 +145,7 @@ class DiskSuperbatch(Superbatch):
 
     So memory does not depend on their number (Ginex, VLDB'22). Rows that several batches need are
     fetched once only if the loader's `store` is a cache. Batches that all epochs have (``fixed``)
-    are sampled once and stay there, whatever the size (AGL; Zhang et al., VLDB 2020, stores a
-    neighbourhood a vertex, which batches merge; here shared vertices are there once).
+    are sampled once and stay there, whatever the size (as AGL; Zhang et al., VLDB 2020).
 
     Parameters
     ----------
@@ -186,11 +156,6 @@ class DiskSuperbatch(Superbatch):
     overlap : bool
         Sample the next superbatch while rows of this one are fetched. If not, cached rows of the
         store and cached neighbours of the structure take turns in memory.
-
-    Raises
-    ------
-    InputError
-        If there is no such directory.
     """
 
     directory: AnyPath = "."

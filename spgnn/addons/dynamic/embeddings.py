@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn import kernels
 from spgnn.addons.dynamic.neighbours import Int64
 from spgnn.addons.dynamic.updates import ChangingEdges, changing_edges
-from spgnn.attention import attend
 from spgnn.data import POWERS
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
@@ -36,10 +34,10 @@ from spgnn.torch_internals import has_hooks, on_cpu
 
 
 class _Rows(Graph):
-    """Some rows of a graph, as the functions of a layer that treat rows independently take it."""
+    """Some rows of a graph, as layers take it; with a block, the sums of their neighbours."""
 
-    def __init__(self, weights: Tensor | None) -> None:
-        self._weights = weights
+    def __init__(self, weights: Tensor | None, block: CSR | None = None) -> None:
+        self._weights, self._block = weights, block
 
     @property
     def local_edges(self) -> LocalEdges:
@@ -47,10 +45,10 @@ class _Rows(Graph):
         return LocalEdges(self.matrix, attributes={"edge_weight": self._weights})
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
-        """None of them."""
-        raise InputError(
-            "infer(since=…): a layer looks at its edges one by one; call infer without since"
-        )
+        """The block, of whatever normalisation."""
+        if self._block is None:
+            raise InputError("infer(since=…): a layer looks at its edges; leave since out")
+        return LocalMatrix(self._block)
 
     def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """Always: so few rows are multiplied as changed."""
@@ -71,10 +69,11 @@ class _Layer:
 class Embeddings:
     """Outputs of all layers of a model on a graph, brought up to date after updates. Collective.
 
-    All layers are computed once. After :meth:`spgnn.DistGraph.update`,
-    ``spgnn.infer(model, graph, since=embeddings)`` computes those rows again that an update
-    reaches, layer by layer, from their neighbours' rows: what is left is never added to, so errors
-    do not grow. Rows of other ranks travel where they changed.
+    All layers are computed once. After :meth:`spgnn.DistGraph.update`, ``spgnn.infer(model, graph,
+    since=embeddings)`` computes those rows again that an update reaches, layer by layer, from their
+    neighbours' rows: what is left is never added to, so errors do not grow. Rows of other ranks
+    travel where they changed. An InputError, on all ranks, says what of a model or graph cannot be
+    brought up to date.
 
     Parameters
     ----------
@@ -93,12 +92,6 @@ class Embeddings:
         What each layer hands to the next one; the last, what it makes.
     version : int
         Of the graph.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the model does anything but aggregate once a layer, takes statistics over
-        all vertices, or features of edges; or the graph cannot be updated.
     """
 
     outputs: Tensor
@@ -110,9 +103,7 @@ class Embeddings:
         candidate: object = graph
         if not isinstance(candidate, DistGraph):
             kind = type(candidate).__name__
-            raise InputError(
-                f"Embeddings: give a graph that spgnn.distribute returns, not a {kind}"
-            )
+            raise InputError(f"Embeddings: give a graph of spgnn.distribute, not a {kind}")
         graph.comm.on_every_rank(lambda: _check(model, graph))
         self.model, self.graph, self.version = model, graph, -1
         self._edges: ChangingEdges = changing_edges(graph)
@@ -277,31 +268,22 @@ class Embeddings:
             values = torch.ones(len(columns)) if values is None else values
             values[indptr[:-1][torch.from_numpy(bare)]] = loops
         indices = columns.to(index_dtype(len(operand)))
-        pattern = Pattern.trusted(indptr, indices, (len(rows), len(operand))).to(operand.device)
-        if request.reduce == "attention":
-            scores = request.scores
-            assert scores is not None
+        pattern = Pattern.trusted(indptr, indices, (len(rows), len(operand)))
+        linear, scores, scale = request.reduce == "sum", request.scores, None
+        scaling = RECIPES[request.normalisation][1]
+        if scaling != "none":
+            scale = self._scale(rows, loops, POWERS[scaling], operand)
+        block = CSR(pattern, values if linear else None).to(operand.device)
+        if scores is not None:
             assert state.destinations is not None
-            Z = attend(
-                LocalMatrix(CSR(pattern)),
-                operand,
-                scores.vector,
-                state.destinations.index_select(0, at),
-                joint=scores.joint,
-                slope=scores.slope,
-            )
-        elif request.reduce != "sum":
-            Z = kernels.spmm(CSR(pattern), operand, reduce=request.reduce)
-            Z = Z if request.weight is None else times(Z, request.weight)
-        else:
-            scaling = RECIPES[request.normalisation][1]
-            scale = None
-            if scaling != "none":
-                scale = self._scale(rows, loops, POWERS[scaling], operand)
-            values = None if values is None else values.to(operand.device)
-            Z = kernels.spmm(CSR(pattern, values, scale).to(operand.dtype), operand)
-            if request.self_loop is not None:
-                Z = Z.addcmul_(operand.index_select(0, at), request.self_loop)
+            scores = replace(scores, destinations=state.destinations.index_select(0, at))
+        # What is kept of each row was multiplied before it is added up.
+        weight = None if linear else request.weight
+        mine = replace(request, operand=operand, weight=weight, scores=scores, root=None)
+        on = _Rows(None, block.with_scales(scale, None))
+        Z = on.aggregate(replace(mine, self_loop=None))
+        if linear and request.self_loop is not None:
+            Z = Z.addcmul_(operand.index_select(0, at), request.self_loop)
         return Z if state.root is None else Z.add_(state.root.index_select(0, at))
 
     def _degrees(self, rows: Int64, loops: int) -> npt.NDArray[np.float64]:
@@ -343,27 +325,22 @@ def _written(array: Tensor | None, at: Tensor, rows: Tensor, count: int) -> Tens
 
 def _check(model: object, graph: DistGraph) -> None:
     """Refuse what cannot be brought up to date row by row."""
+    instead = ": spgnn.infer(model, graph) computes all of it"
     if graph.x is None:
         raise InputError("Embeddings: the graph has no features")
     if not isinstance(model, Stack):
-        raise InputError(
-            f"Embeddings: the model must be one of spgnn.nn (GCN, GraphSAGE, GIN, GAT, …), got a "
-            f"{type(model).__name__}: spgnn.infer(model, graph) computes all of it"
-        )
+        kind = type(model).__name__
+        raise InputError(f"Embeddings: models must be one of spgnn.nn, not {kind}{instead}")
     if any(lazy_parts(model)):
         raise InputError("Embeddings: the model does not know its widths: call it once before")
     for layer in model.convolutions:
         plain = isinstance(layer, AttentionConv) and layer.lin_edge is None
         looks_at_edges = layer.uses_edges and not plain
+        kind = type(layer).__name__
         if not layer.aggregates_once or has_hooks(layer, find_widths) or looks_at_edges:
-            raise InputError(
-                f"Embeddings: {type(layer).__name__} does more than one aggregation of its "
-                "neighbours' rows: spgnn.infer(model, graph) computes all of it"
-            )
+            raise InputError(f"Embeddings: {kind} does more than one aggregation of rows{instead}")
     with evaluating(model):
         for part in model.modules():
+            kind = type(part).__name__
             if isinstance(part, Norm) and part.needs_moments:
-                raise InputError(
-                    f"Embeddings: {type(part).__name__} looks at all vertices, so a change reaches "
-                    "all of them: spgnn.infer(model, graph) computes all of it"
-                )
+                raise InputError(f"Embeddings: {kind} looks at all vertices{instead}")

@@ -71,10 +71,7 @@ class HeteroArrays:
         if stated is None:
             sized = next((arrays[key] for key in (*_ROWS, "pos") if key in arrays), None)
             if sized is None:
-                raise InputError(
-                    f"vertex type {name!r} has neither x nor num_nodes: one of them must say how "
-                    "many vertices there are"
-                )
+                raise InputError(f"vertex type {name!r} has neither x nor num_nodes")
             stated = len(sized)
         size = self.sizes[name] = int(stated)
         lists = self.listed[name] = {} if size < 0 else lists_of_vertices(named, size)
@@ -111,9 +108,7 @@ class HeteroArrays:
         shown = " ".join(relation)
         for name in (relation[0], relation[2]):
             if name not in self.sizes:
-                raise unknown(
-                    f"relation {shown!r} names a vertex type that is missing,", name, self.sizes
-                )
+                raise unknown(f"relation {shown!r} names a missing vertex type,", name, self.sizes)
         with _about(f"relation {shown!r}"):
             store = with_edge_index(store)
             named = dict(store.items())
@@ -129,12 +124,9 @@ class HeteroArrays:
             ends = ends.long()
             for row, side, name in ((0, "source", relation[0]), (1, "target", relation[2])):
                 wrong = (ends[row] < 0) | (ends[row] >= self.sizes[name])
-                if bool(wrong.any()):
-                    column = int(wrong.nonzero()[0])
-                    raise InputError(
-                        f"edge_index[{row}, {column}], a {side}, is {int(ends[row, column])}; "
-                        f"{name!r} has vertices 0 to {self.sizes[name] - 1}"
-                    )
+                for column in wrong.nonzero()[:1, 0].tolist():
+                    end = f"edge_index[{row}, {column}], a {side}, is {int(ends[row, column])}"
+                    raise InputError(f"{end}; {name!r} has vertices 0 to {self.sizes[name] - 1}")
             edges = ends.shape[1]
             attributes: dict[str, Tensor] = {}
             for key, value in named.items():
@@ -172,10 +164,7 @@ class HeteroArrays:
         method: Any = how.partition
         if not isinstance(method, str):
             if not isinstance(method, Mapping) or set(method) != set(self.sizes):
-                raise InputError(
-                    "partition: labels of several vertex types are a dictionary that has each of "
-                    f"{', '.join(self.sizes)}"
-                )
+                raise InputError(f"partition: give a dictionary of labels, {', '.join(self.sizes)}")
             raw = {}
             for name, size in self.sizes.items():
                 with _about(f"partition of {name!r}"):

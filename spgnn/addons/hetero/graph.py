@@ -67,12 +67,47 @@ class OwnType:
     absent: dict[str, str] = field(default_factory=dict)
 
 
-class VertexType(Named, DistVertices):
+class _Store(Named):
+    """Values of one rank's rows, and what is said of all of them, by name and as attributes."""
+
+    attributes: dict[str, Tensor]
+    _shared: Mapping[str, Any] = MappingProxyType({})
+    _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
+    _title: str = ""  # of messages
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "attributes":
+            raise AttributeError(name)
+        for values in (self.attributes, self._shared):
+            if name in values:
+                return values[name]
+        raise _missing(self, name)
+
+    def keys(self) -> list[str]:
+        """Names of its attributes, and of what is said of all its rows."""
+        return [*self.attributes, *self._shared]
+
+    def _value(self, name: str) -> Any:
+        return self.attributes[name] if name in self.attributes else self._shared[name]
+
+
+def _missing(store: Any, name: str) -> AttributeError:
+    """The refusal of a name that a store has not."""
+    reason = f"; their attributes: {', '.join(store.keys()) or 'none'}"
+    if name in store._absent:
+        reason = f": {store._absent[name]} has no row for each vertex or each edge"
+    return AttributeError(f"{store._title} no {name!r}{reason}")
+
+
+class VertexType(_Store, DistVertices):
     """One rank's vertices of one type: ``graph["paper"]``."""
 
     def __init__(self, name: str, comm: Communicator, own: OwnType, codecs: GraphCodecs) -> None:
         self.name, self.comm, self.device = name, comm, comm.device
-        self.attributes = _on(self.device, own.attributes)
+        self.attributes, self._title = (
+            _on(self.device, own.attributes),
+            f"vertices of type {name!r} have",
+        )
         self._shared, self._absent = _on(self.device, own.shared), own.absent
         self.vertex_ids = own.vertex_ids.to(self.device)
         self._layout, self._codecs = own.layout, codecs
@@ -83,18 +118,6 @@ class VertexType(Named, DistVertices):
     def __repr__(self) -> str:
         where = f"rank {self.comm.rank} of {self.comm.size}"
         return f"VertexType({self.name}: {self.own_rows} of {self.num_nodes} vertices, {where})"
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return _named(self, name, f"vertices of type {self.name!r} have")
-
-    def keys(self) -> list[str]:
-        """Names of its attributes, and of what is said of all its vertices."""
-        return [*self.attributes, *self._shared]
-
-    def _value(self, name: str) -> Any:
-        return self.attributes[name] if name in self.attributes else self._shared[name]
 
     @property
     def data_name(self) -> str:
@@ -127,10 +150,7 @@ class VertexType(Named, DistVertices):
     def A(self) -> DistMatrix:
         """A row that names every vertex whose row this rank needs: what the halo is of."""
         if self._matrix is None:
-            raise InputError(
-                "a halo, and edge_index, need whole rows of all sources: distribute the graph with "
-                'cover="column"'
-            )
+            raise InputError('halos and edge_index need whole rows of all sources: cover="column"')
         return self._matrix
 
     @property
@@ -207,35 +227,29 @@ class _OtherType:
         self.looked_up = sources.looked_up
 
 
-class _Relation(Named, Graph):
+class _Relation(_Store, Graph):
     """The edges of one relation that end at own vertices, as layers take a graph."""
 
     edge_type_name: EdgeType
     sources: VertexType
-    attributes: dict[str, Tensor]
     edge_weight: Tensor | None  # [edges] or [edges, 1]
     _sources_now: Tensor | None = None  # the rows that a layer is given, and those of targets
     _targets_now: Tensor | None = None
-    _shared: Mapping[str, Any] = MappingProxyType({})  # said of all its edges
-    _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return _named(self, name, f"relation {self.edge_type_name} has")
 
     def keys(self) -> list[str]:
         """Names of its attributes, and of what is said of all its edges."""
-        return ["edge_index", *self.attributes, *self._shared]
+        return ["edge_index", *super().keys()]
 
     def _value(self, name: str) -> Any:
-        if name == "edge_index":
-            return self.edge_index
-        return self.attributes[name] if name in self.attributes else self._shared[name]
+        return self.edge_index if name == "edge_index" else super()._value(name)
 
     def __repr__(self) -> str:
         where = f"rank {self.sources.comm.rank} of {self.sources.comm.size}"
         return f"{type(self).__name__}({' '.join(self.edge_type_name)}; {where})"
+
+    @property
+    def _title(self) -> str:  # type: ignore[override]
+        return f"{self._name} has"
 
     @property
     def bipartite(self) -> bool:
@@ -267,8 +281,7 @@ class _Relation(Named, Graph):
     def _needs_one_type(self) -> InputError:
         return InputError(
             f"this layer takes the rows of targets from those of sources, and {self._name} is "
-            "between two types: SAGEConv, GraphConv, GATConv, GATv2Conv, TransformerConv, NNConv "
-            "and CGConv work there"
+            "between two types, as SAGEConv and GATConv can be"
         )
 
     def _edge_dropout(self, dropped: EdgeDropout) -> EdgeDropout:
@@ -287,8 +300,7 @@ class _Relation(Named, Graph):
     def _check(self, kind: Normalisation, *kinds: str) -> None:
         if kind not in kinds:
             raise InputError(
-                f'matrix("{kind}"): {self._name} has no self-loops and no degrees on both sides; '
-                'layers take "none" (sums) or "row" (means) there, and add_self_loops=False'
+                f'matrix("{kind}"): {self._name} has no self-loops: take "none" or "row"'
             )
 
 
@@ -430,8 +442,7 @@ class CoveredRelation(_Relation):
         """As any graph, with a matrix for operands of this dtype. Collective."""
         if request.reduce != "sum":
             raise InputError(
-                f"{self._name}: only sums and means can be covered, {request.reduce} needs whole "
-                'rows: distribute the graph with cover="column"'
+                f"{self._name}: {request.reduce} needs cover=column, not only sums and means"
             )
         double = request.dense.dtype == torch.float64
         self._dtype = torch.float64 if double else torch.float32
@@ -459,6 +470,7 @@ class HeteroDistGraph(DistributedGraph):
     """
 
     version = 0  # it cannot be updated
+    _title = "the whole HeteroData has"
 
     @on_cpu
     def __init__(
@@ -527,14 +539,8 @@ class HeteroDistGraph(DistributedGraph):
     def joint(self, names: tuple[EdgeType, ...]) -> tuple[Pattern, Tensor, Tensor]:
         """The edges of several relations of one target type, row by row.
 
-        Returns
-        -------
-        pattern : Pattern [own targets, 1]
-            Without columns.
-        order : Tensor int64 [edges]
-            Where each stands among those of one relation after another.
-        place : Tensor int64 [edges]
-            The reverse.
+        A pattern [own targets, 1] without columns; where each edge stands among those of one
+        relation after another, int64 [edges]; and the reverse.
         """
         if names not in self._joint:
             index = torch.cat([self.relation(name).local_edge_index[1] for name in names])
@@ -586,23 +592,11 @@ class HeteroDistGraph(DistributedGraph):
         return self.relation(tuple(key))  # type: ignore[arg-type]
 
     def relation(self, name: EdgeType) -> Any:
-        """A relation by its three names.
-
-        Raises
-        ------
-        InputError
-            If there is none.
-        """
+        """A relation by its three names; an InputError if there is none."""
         return _of(self.relations, name, "relation", " ".join(map(str, name)))
 
     def labelled_vertices(self, name: str | None) -> VertexType:
-        """The vertex type of a name; without one, the only type that has labels y.
-
-        Raises
-        ------
-        InputError
-            If there is no such type, or several have labels, or none.
-        """
+        """The vertex type of a name; without one, the only type that has labels y."""
         if name is not None:
             return _of(self.vertices, name, "vertex type", name)
         labelled = [one for one in self.vertices.values() if "y" in one.attributes]
@@ -637,10 +631,12 @@ class HeteroDistGraph(DistributedGraph):
         """``x_dict`` is ``collect("x")``, and so on; what is said of the whole graph."""
         if name.startswith("_"):
             raise AttributeError(f"'HeteroDistGraph' object has no attribute '{name}'")
-        state = vars(self)
-        if name.endswith("_dict") and name not in state.get("attributes", {}):
+        attributes = vars(self).get("attributes", {})
+        if name in attributes:
+            return attributes[name]
+        if name.endswith("_dict"):
             return self.collect(name.removesuffix("_dict"))
-        return _named(self, name, "the whole HeteroData has")
+        raise _missing(self, name)
 
     def keys(self) -> list[str]:
         """Names of what the whole graph and any type or relation has."""
@@ -649,14 +645,6 @@ class HeteroDistGraph(DistributedGraph):
 
     def __contains__(self, name: object) -> bool:
         return name in self.keys()
-
-    def node_items(self) -> list[tuple[str, VertexType]]:
-        """Vertex types by name."""
-        return list(self.vertices.items())
-
-    def edge_items(self) -> list[tuple[EdgeType, Any]]:
-        """Relations by name."""
-        return list(self.relations.items())
 
     @property
     def num_node_features(self) -> dict[str, int]:
@@ -671,26 +659,9 @@ def _on(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
 
 
-def _named(store: Any, name: str, what: str) -> Any:
-    """A value of a store by its name."""
-    state = vars(store)
-    for values in (state.get("attributes", {}), state.get("_shared", {})):
-        if name in values:
-            return values[name]
-    absent = state.get("_absent", {})
-    if name in absent:
-        raise AttributeError(
-            f"{what} no {name!r} on ranks: {absent[name]} has no row for each vertex or each edge"
-        )
-    there = ", ".join(store.keys() if "attributes" in state else ()) or "none"
-    raise AttributeError(f"{what} no {name!r}; their attributes: {there}")
-
-
 def _of(stores: Mapping[Any, Value], key: Any, what: str, shown: str) -> Value:
     if key not in stores:
         names = [one if isinstance(one, str) else " ".join(one) for one in stores]
-        raise InputError(
-            f"no {what} {shown!r} in the graph; it has {', '.join(names) or 'none'}"
-            f"{suggestion(shown, names)}"
-        )
+        there = (", ".join(names) or "none") + suggestion(shown, names)
+        raise InputError(f"no {what} {shown!r} in the graph; it has {there}")
     return stores[key]

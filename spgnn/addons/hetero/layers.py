@@ -51,11 +51,6 @@ class HeteroConv(GraphModule):
         these differ. Features of edges are those of the relation.
     aggr : {"sum", "mean", "min", "max", "cat"}, optional
         How results of several relations are reduced; ``None``: side by side, [rows, relations, f].
-
-    Raises
-    ------
-    InputError
-        If there is no layer, or one that cannot work on a relation.
     """
 
     def __init__(
@@ -77,13 +72,7 @@ class HeteroConv(GraphModule):
             conv.reset_parameters()  # type: ignore[operator]
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
-        """The rows of each type that a relation ends at, [own rows, f]. Collective.
-
-        Raises
-        ------
-        InputError
-            If the graph has no such relation, or there are no rows of a type.
-        """
+        """The rows of each type that a relation ends at, [own rows, f]. Collective."""
         check_graph("HeteroConv", graph)
         results: dict[str, list[Tensor]] = {}
         widths: dict[str, list[int]] = {}
@@ -130,10 +119,7 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
         raise InputError(f"HeteroConv: {relation!r} is no (source type, relation, target type)")
     shown = f"HeteroConv {' '.join(relation)}"
     if not isinstance(conv, Convolution):
-        raise InputError(
-            f"{shown}: layers are those of spgnn.nn, got {type(conv).__name__}; PyG's own "
-            "HeteroConv takes PyG's, and graph.edge_index_dict"
-        )
+        raise InputError(f"{shown}: layers are those of spgnn.nn, got {type(conv).__name__}")
     loops = isinstance(conv, AttentionConv) and conv.add_self_loops
     if loops and relation[0] != relation[2]:
         raise InputError(f"{shown}: {type(conv).__name__} needs add_self_loops=False between types")
@@ -143,11 +129,9 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
 
 def check_graph(layer: str, graph: object) -> None:
     """Refuse anything but a graph of several types."""
+    kind = type(graph).__name__
     if not isinstance(graph, HeteroDistGraph):
-        raise InputError(
-            f"{layer} is called with x_dict and the graph that spgnn.distribute made of a "
-            f"HeteroData, got a {type(graph).__name__}"
-        )
+        raise InputError(f"{layer} is called with x_dict and a distributed HeteroData, not {kind}")
 
 
 def _rows_of(x_dict: Mapping[str, Tensor], name: str) -> Tensor:
@@ -203,7 +187,8 @@ class _Attention(GraphModule):
     def _find_widths(
         self, layers: nn.ModuleDict, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph
     ) -> None:
-        check_graph(type(self).__name__, graph)
+        owner = type(self).__name__
+        check_graph(owner, graph)
         for name in self.node_types:
             rows, layer = _rows_of(x_dict, name), layers[key_of(name)]
             assert isinstance(layer, Linear)
@@ -211,10 +196,9 @@ class _Attention(GraphModule):
                 layer.materialise(rows.shape[1])
                 glorot_(layer.weight)
                 copy_from_rank_zero(layer, graph.comm)
-            if rows.shape[1] != layer.in_features:
+            if (width := rows.shape[1]) != layer.in_features:
                 raise InputError(
-                    f"{type(self).__name__}: rows of {name!r} have {rows.shape[1]} columns, its "
-                    f"in_channels are {layer.in_features}"
+                    f"{owner}: rows of {name!r} have {width} columns, not {layer.in_features}"
                 )
 
 
@@ -224,16 +208,8 @@ class HGTConv(_Attention):
     ``α_ij ∝ exp(q_i · (k_j W_r) p_r / √d)`` and ``z_i = Σ_j α_ij v_j V_r``, by head; then a linear
     layer of ``gelu(z)`` and a gated skip. W_r and V_r are applied to targets, so that keys and
     values of a source type are the same for all its relations; x travels, or keys and values,
-    whichever is narrower.
-
-    Parameters
-    ----------
-    in_channels : int or dict of int
-        By type; −1 finds widths in the first call.
-    out_channels : int
-    metadata : (vertex types, relations)
-        ``graph.metadata()``.
-    heads : int
+    whichever is narrower. Parameters are those of PyG's layer: widths by type, or −1, found in the
+    first call; `metadata` is ``graph.metadata()``.
     """
 
     def __init__(
@@ -260,11 +236,7 @@ class HGTConv(_Attention):
 
     def reset_parameters(self) -> None:
         """Draw all matrices again (Glorot & Bengio 2010, uniform)."""
-        for layer in (*self.kqv_lin.lins.values(), *self.out_lin.lins.values()):
-            assert isinstance(layer, Linear)
-            if not layer.is_lazy:
-                glorot_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        _reset(*self.kqv_lin.lins.values(), *self.out_lin.lins.values())
         for part in (self.k_rel, self.v_rel):
             assert isinstance(part.weight, Tensor)
             glorot_(part.weight)
@@ -272,13 +244,7 @@ class HGTConv(_Attention):
             nn.init.ones_(parameter)
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
-        """The rows of each type that a relation ends at, [own rows, out_channels]. Collective.
-
-        Raises
-        ------
-        InputError
-            If the graph has no such relation, there are no rows of a type, or no halo.
-        """
+        """The rows of each type that a relation ends at, [own rows, out_channels]. Collective."""
         self._find_widths(self.kqv_lin.lins, x_dict, graph)
         width, heads, relations = self.out_channels, self.heads, len(self.edge_types)
         keys: dict[str, tuple[Tensor, Tensor]] = {}
@@ -344,6 +310,15 @@ class HGTConv(_Attention):
         return f"{self.out_channels}, heads={self.heads}"
 
 
+def _reset(*layers: nn.Module) -> None:
+    """Draw linear layers again, but for those that do not know their widths."""
+    for layer in layers:
+        assert isinstance(layer, nn.Linear)
+        if not (isinstance(layer, Linear) and layer.is_lazy):
+            glorot_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+
 def _by_head(rows: Tensor, heads: int) -> Tensor:
     return rows.reshape(len(rows), heads, rows.shape[1] // heads)
 
@@ -352,15 +327,7 @@ class HANConv(_Attention):
     """Heterogeneous graph attention (Wang et al. 2019): GAT by relation, then weights of relations.
 
     Those are a softmax of the mean of ``q · tanh(z W + b)`` over the vertices of all ranks.
-
-    Parameters
-    ----------
-    in_channels : int or dict of int
-        By type; −1 finds widths in the first call.
-    out_channels : int
-    metadata : (vertex types, relations)
-    heads : int
-    negative_slope : float
+    Parameters are those of `HGTConv`, and the slope of LeakyReLU.
     """
 
     def __init__(
@@ -383,22 +350,12 @@ class HANConv(_Attention):
 
     def reset_parameters(self) -> None:
         """Draw all matrices again (Glorot & Bengio 2010, uniform)."""
-        for layer in (*self.proj.values(), self.k_lin):
-            assert isinstance(layer, nn.Linear)
-            if not (isinstance(layer, Linear) and layer.is_lazy):
-                glorot_(layer.weight)
-                nn.init.zeros_(layer.bias)
+        _reset(*self.proj.values(), self.k_lin)
         for parameter in (*self.lin_src.values(), *self.lin_dst.values(), self.q):
             glorot_(parameter)
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
-        """The rows of each type that a relation ends at, [own rows, out_channels]. Collective.
-
-        Raises
-        ------
-        InputError
-            As :meth:`HGTConv.forward`.
-        """
+        """As :meth:`HGTConv.forward`."""
         self._find_widths(self.proj, x_dict, graph)
         own = {name: self.proj[key_of(name)](x_dict[name]) for name in self.node_types}
         rows = {}

@@ -79,24 +79,19 @@ class RGCNConv(Convolution):
     arrives once. With a basis decomposition, H moves or H times the bases, whichever is narrower.
     On a graph of several vertex types it takes ``x_dict`` and returns such a dictionary; relations
     have the order of ``graph.edge_types``, and all types rows of the same width.
-    Parameters are those of PyG's layer of that name, and so are their names: ``weight``, ``comp``,
-    ``root`` and ``bias``.
+    Arguments and parameters are those of PyG's layer of that name.
 
     Parameters
     ----------
-    in_channels, out_channels : int
-    num_relations : int
+    in_channels, out_channels, num_relations : int
     num_bases : int, optional
         ``W_r = Σ_b comp_rb V_b``.
     num_blocks : int, optional
         W_r are block-diagonal.
     aggr : {"mean", "sum", "max"}
-    root_weight : bool
-    is_sorted : bool
-        Has no effect.
-    bias : bool
-    options
-        Of PyG's message passing; only their defaults.
+    root_weight, bias : bool
+    is_sorted, options
+        Of PyG's; only their defaults.
     """
 
     uses_edges = True
@@ -130,10 +125,9 @@ class RGCNConv(Convolution):
             shape = (check_integer("RGCNConv num_bases", num_bases, 1), in_channels, out_channels)
         elif num_blocks is not None:
             blocks = check_integer("RGCNConv num_blocks", num_blocks, 1)
+            sizes = f"RGCNConv: num_blocks={blocks}"
             if in_channels % blocks or out_channels % blocks:
-                raise InputError(
-                    f"RGCNConv: num_blocks={blocks} must divide {in_channels} and {out_channels}"
-                )
+                raise InputError(f"{sizes} must divide {in_channels} and {out_channels}")
             shape = (num_relations, blocks, in_channels // blocks, out_channels // blocks)
         self.weight = nn.Parameter(torch.empty(shape))
         self.comp = (
@@ -152,20 +146,8 @@ class RGCNConv(Convolution):
     ) -> Any:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
-        Parameters
-        ----------
-        H_local : Tensor [columns, f_in]
-        graph : Graph or DistMatrix
-        edge_type : Tensor of integers [local edges], optional
-            In the order of ``graph.edge_index`` (of a matrix: its nonzeros, row by row); by default
-            ``graph.edge_type``.
-        keys
-            Has no effect.
-
-        Raises
-        ------
-        InputError
-            If H is sparse or propagated; if there are no types, or some are out of range.
+        ``edge_type``, integers [local edges], are in the order of ``graph.edge_index`` (of a
+        matrix: its nonzeros, row by row); by default ``graph.edge_type``. ``keys`` have no effect.
         """
         if isinstance(graph, HeteroDistGraph):
             return self._of_types(H_local, graph)
@@ -194,19 +176,18 @@ class RGCNConv(Convolution):
 
     def _of_types(self, x_dict: Any, graph: HeteroDistGraph) -> dict[str, Tensor]:
         """The rows of each type, [own rows, f_out], of those of each. Collective."""
-        if len(graph.edge_types) != self.num_relations:
-            raise InputError(
-                f"RGCNConv: num_relations is {self.num_relations}, the graph has "
-                f"{len(graph.edge_types)} relations"
-            )
+        relations, f_in = len(graph.edge_types), self.in_channels
+        if relations != self.num_relations:
+            count = f"RGCNConv: num_relations is {self.num_relations}"
+            raise InputError(f"{count}, the graph has {relations}")
         results: dict[str, Tensor] = {}
         for name in graph.node_types:
             x = x_dict.get(name)
-            if not isinstance(x, Tensor) or x.shape[1:] != (self.in_channels,):
+            if not isinstance(x, Tensor) or x.shape[1:] != (f_in,):
                 got = "none" if x is None else list(x.shape)
+                right = f"rows [own rows, {f_in}]"
                 raise InputError(
-                    f"RGCNConv: all types have rows [own rows, {self.in_channels}], as one graph "
-                    f"of all types has; got {got} of {name!r}"
+                    f"RGCNConv: all types have {right}, as one graph has; {name!r}: {got}"
                 )
             results[name] = x.new_zeros(len(x), self.out_channels)
             if self.root is not None:
@@ -260,16 +241,15 @@ class RGCNConv(Convolution):
 
     def _relations(self, index: Tensor, types: Tensor, halo_rows: int) -> Relations:
         """Sorted once for each tensor of types."""
-        cached = _relations.get(types)
-        fits = cached is not None and cached[1] == self.num_relations
+        cached, count = _relations.get(types), self.num_relations
+        fits = cached is not None and cached[1] == count
         if not fits or not (cached[0] is index or torch.equal(cached[0], index)):
-            if len(types) and not 0 <= int(types.min()) <= int(types.max()) < self.num_relations:
+            low, high = (int(types.min()), int(types.max())) if len(types) else (0, 0)
+            if not 0 <= low <= high < count:
                 raise InputError(
-                    f"RGCNConv: edge_type runs from {int(types.min())} to {int(types.max())}, "
-                    f"num_relations is {self.num_relations}"
+                    f"RGCNConv: edge_type runs from {low} to {high}, num_relations is {count}"
                 )
-            relations = Relations.of(index, types, self.num_relations, halo_rows)
-            cached = index, self.num_relations, relations
+            cached = index, count, Relations.of(index, types, count, halo_rows)
             _relations[types] = cached
         result: Relations = cached[2]
         return result
@@ -279,8 +259,8 @@ def check_edge_rows(layer: str, name: str, rows: object, index: Tensor) -> Tenso
     """One row for each local edge, which a layer has to be given."""
     if not isinstance(rows, Tensor) or rows.shape[:1] != index.shape[1:]:
         result = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+        edges = f"of this rank's {index.shape[1]} edges"
         raise InputError(
-            f"{layer}: {name} must be a tensor with one row for each of this rank's "
-            f"{index.shape[1]} edges, as edge_index orders them; got {result}"
+            f"{layer}: {name} must be a tensor with one row for each {edges}; got {result}"
         )
     return rows

@@ -120,9 +120,7 @@ class History(Local):
         """As of local batches; and the rows must be described."""
         text = config.options.historical
         if text is None:
-            raise InputError(
-                "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
-            )
+            raise InputError("--distributed historical and --historical need each other")
         cls.parse(text)
         super().check(config)
 
@@ -154,8 +152,7 @@ class History(Local):
         numbers = words[:4] if features else words
         if len(numbers) != 4 or not all(word.strip().isdecimal() for word in numbers):
             raise InputError(
-                f"--historical {text}: must be SIZE,LIFE,DELAY,PUSH, as in 100000,8,1,2000, the "
-                f"same and ,features, or paper, which is {PAPER}"
+                f"--historical {text}: SIZE,LIFE,DELAY,PUSH[,features], or paper: {PAPER}"
             )
         size, life, delay, push = map(int, numbers)
         if delay < 1:
@@ -202,15 +199,7 @@ _Sampled = tuple[list[PartialHop], Tensor, Draw]
 
 
 class PartBatches(Strategy):
-    """Batches of each rank's own vertices (DistGNN-MB, Vasimuddin et al. 2022). Collective.
-
-    Neighbours are drawn on this rank alone, and samples stop at the halo. With a history, each
-    layer takes rows of halo vertices from its cache of what their owners made some iterations ago,
-    and features of the halo are fetched once; rows that are missing are dropped, as in the paper,
-    or made here from a sample that their owner is asked for. Without one, nothing is known of other
-    ranks' vertices, and a thread makes batches ahead. Every step of an iteration is collective: a
-    rank without a batch gets an empty one, and all models have to be called with theirs.
-    """
+    """Batches of each rank's own vertices (DistGNN-MB, Vasimuddin et al. 2022). Collective."""
 
     def __init__(
         self,
@@ -230,13 +219,8 @@ class PartBatches(Strategy):
         self.counts, self.sampled = ranks.counts, SampleCounts()
         self._inputs = mask.nonzero()[:, 0]
         self.steps = comm.agree(-(-len(self._inputs) // options.batch_size))
-        self.sampler = RankSampler(
-            ranks,
-            "neighbor",
-            options.num_neighbors,
-            replace=options.replace,
-            resample=options.resample,
-        )
+        draws: dict[str, Any] = {"replace": options.replace, "resample": options.resample}
+        self.sampler = RankSampler(ranks, "neighbor", options.num_neighbors, **draws)
         self.caches: list[HaloFeatures | EmbeddingCache] = []  # of each layer's inputs
         self._embeddings: list[EmbeddingCache] = []  # those of rows that are pushed
         self.push: Push | None = None
@@ -260,18 +244,11 @@ class PartBatches(Strategy):
             EmbeddingCache(halo, width, history.size, life, history.dtype) for width in pushed
         ]
         self.caches += self._embeddings
-        self.push = Push(
-            ranks.boundary,
-            pushed,
-            history.dtype,
-            delay=history.delay,
-            most=history.push,
-            ids=ranks.metadata.ids,
-            degrees=ranks.block.row_lengths,
-            comm=self._comm,
-            pause=max(history.life // 2, 1),  # a row that is there lives on for a while
-            seed=self.options.seed,
-        )
+        how = {"delay": history.delay, "most": history.push, "seed": self.options.seed}
+        how["pause"] = max(history.life // 2, 1)  # a row that is there lives on for a while
+        ids, degrees = ranks.metadata.ids, ranks.block.row_lengths
+        more: dict[str, Any] = {"ids": ids, "degrees": degrees, "comm": self._comm, **how}
+        self.push = Push(ranks.boundary, pushed, history.dtype, **more)
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         """Batches of this rank."""
@@ -347,13 +324,7 @@ class PartBatches(Strategy):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state` of this rank. Collective.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if it is of another partition.
-        """
+        """Go on from a `state` of this rank. Collective."""
         assert self.push is not None
 
         def check() -> None:
@@ -373,10 +344,7 @@ class PartBatches(Strategy):
         return digest(ids.numpy().tobytes(), self.ranks.boundary.halo.numpy().tobytes())
 
     def sample(self, seeds: Tensor, draw: Draw, iteration: int) -> list[PartialHop]:
-        """The layers of one batch, the outermost first. Collective if misses are fetched.
-
-        Seeds are own rows, numbered as those of the whole matrix; there may be none.
-        """
+        """The layers of one batch, the outermost first. Collective if misses are fetched."""
         asking = RowRequests(self.sampler, [draw]) if self._fetches else None
         hops: list[PartialHop] = []
         targets, count = seeds, self.sampler.hops

@@ -68,14 +68,10 @@ class EmbeddingCache:
         return gather_rows(self._rows, slots)
 
     def put(self, vertices: Tensor, rows: Tensor, iteration: int) -> None:
-        """Take in rows of an iteration, one after the other; each replaces an older of its vertex.
-
-        Iterations do not decrease from call to call.
-        """
-        if rows.shape != (len(vertices), self._rows.shape[1]):
-            raise InputError(
-                f"rows: must be [{len(vertices)}, {self._rows.shape[1]}], got {list(rows.shape)}"
-            )
+        """Take in rows of an iteration, one after the other."""
+        width = self._rows.shape[1]
+        if rows.shape != (len(vertices), width):
+            raise InputError(f"rows: must be [{len(vertices)}, {width}], got {list(rows.shape)}")
         written, table = rows_as_bytes(rows.to(self._rows.dtype)), rows_as_bytes(self._rows)
         self._lines.store(vertices, iteration, written, table)
 
@@ -170,10 +166,9 @@ class Push:
 
     def begin(self, iteration: int, rows: Sequence[LayerRows]) -> None:
         """Send the rows of an iteration, one layer after the other. Collective."""
-        if [tuple(r.shape[1:]) for _, r in rows] != [(width,) for width in self._widths]:
-            raise InputError(
-                f"push: rows of widths {[tuple(r.shape[1:]) for _, r in rows]}, not {self._widths}"
-            )
+        widths = [r.shape[1] for _, r in rows]
+        if widths != self._widths:
+            raise InputError(f"push: rows of widths {widths}, not {self._widths}")
         send = torch.zeros(self._comm.size, len(rows), dtype=torch.int64)
         parcels = []
         for layer, layer_rows in enumerate(rows):

@@ -13,7 +13,6 @@ from torch import Tensor
 import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
-from spgnn.addons.batches import ClusterSampler
 from spgnn.addons.batches.sampled_graph import sampled_graph
 from spgnn.data import Graph
 from spgnn.exchange import Step
@@ -115,18 +114,6 @@ def test_layers_that_look_at_edges():
     relational = ours.RGCNConv(F_IN, 3, 3, num_bases=2)
     wanted = relational(x, whole, torch.arange(A.nnz) % 3)[SEEDS]
     torch.testing.assert_close(relational(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GraphConv", "GATConv", "GATv2Conv"])
-def test_block_alone_is_what_pyg_sees(name):
-    geometric = pytest.importorskip("torch_geometric.nn")
-    A = CSR.from_scipy(directed())
-    x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
-    nodes, (block,) = whole_blocks(A, 1, normalise="batch")
-    theirs, mine = getattr(geometric, name)(F_IN, 3), getattr(ours, name)(F_IN, 3)
-    mine.load_state_dict(theirs.state_dict())
-    wanted = theirs(x[nodes], block.local_edge_index)[: len(SEEDS)]
-    torch.testing.assert_close(mine(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_of_which_edges_were_left_out_stand_for_all():
@@ -239,21 +226,6 @@ def check_factors(sampler: str) -> None:
         drawn = A.sum(1, keepdim=True)
         wanted = mean.lin_l(torch.where(drawn > 0, A @ batch.x / drawn.clamp(min=1e-9), 0))
         torch.testing.assert_close(mean(batch.x, block), wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_subgraphs_as_batches():
-    graph = record()
-    labels = torch.arange(N) % 5
-    cluster = ClusterSampler(graph.adjacency, labels, layers=2)
-    model = ours.GraphSAGE(F_IN, 6, 2, CLASSES)
-    clusters = spgnn.NeighborLoader(graph, [], torch.arange(5), sampler=cluster, batch_size=2)
-    seen = []
-    for batch in clusters:
-        assert batch.batch_size == batch.num_nodes
-        assert model(batch.x, batch.layers).shape == (batch.num_nodes, CLASSES)
-        assert set(labels[batch.n_id].tolist()) == set(batch.input_id.tolist())
-        seen.append(batch.n_id)
-    assert torch.equal(torch.cat(seen).sort().values, torch.arange(N))
 
 
 def test_batches_go_when_they_are_forgotten():

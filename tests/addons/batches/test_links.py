@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import spgnn
 from spgnn import CSR, InputError, LinkNeighborLoader
-from spgnn import nn as ours
 from spgnn.addons.diskbatches.batch_training import LinkBatches
 from spgnn.addons.diskbatches.minibatch import train
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
@@ -48,19 +46,6 @@ def test_links_and_pairs_that_are_none():
         assert torch.equal(batch.n_id, again.n_id)
         met.append(batch.input_id)
     assert torch.equal(torch.cat(met).sort().values, torch.arange(record.edges))
-
-
-def test_scores_of_whole_neighbourhoods():
-    record = graph()
-    model = ours.GraphSAGE(F_IN, 6, 2, 5)
-    whole = model(X, spgnn.distribute(record))
-    links = torch.tensor([[1, 4, 4, 9], [7, 7, 2, 1]])
-    label = torch.tensor([2, 1, 1, 3])
-    for batch in LinkNeighborLoader(record, [-1, -1], links, edge_label=label, batch_size=3):
-        source, target = model(batch.x, batch.layers)[batch.edge_label_index]
-        wanted = (whole[links[0]] * whole[links[1]]).sum(1)[batch.input_id]
-        torch.testing.assert_close((source * target).sum(1), wanted, rtol=1e-5, atol=1e-5)
-        assert torch.equal(batch.edge_label, label[batch.input_id])
 
 
 @pytest.mark.parametrize(

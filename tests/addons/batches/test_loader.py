@@ -78,49 +78,6 @@ def test_nothing_changes_a_batch(resample):
         assert_same(wanted[1][0], told(next(iter(loader))))
 
 
-def test_draws_follow_original_ids():
-    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
-    record = graph()
-    moved = record.relabel(order)
-    position = torch.empty(N, dtype=torch.int64)
-    position[order] = torch.arange(N)
-    inputs = MASK.nonzero()[:, 0]
-    one = spgnn.NeighborLoader(record, [3, 2], inputs, batch_size=9, shuffle=True)
-    other = spgnn.NeighborLoader(moved, [3, 2], position[inputs], batch_size=9, shuffle=True)
-    for a, b in zip(one, other, strict=True):
-        assert torch.equal(a.n_id, order[b.n_id])
-        assert torch.equal(a.vertex_ids, b.vertex_ids)
-        assert torch.equal(a.edge_index, b.edge_index)
-
-
-MODELS: list[tuple[str, dict[str, Any]]] = [
-    *((kind, {}) for kind in ("GCN", "GraphSAGE", "GIN", "GAT", "GATv2")),
-    *((kind, {"jk": "cat"}) for kind in ("GCN", "GAT")),
-    ("GraphSAGE", {"residual": True, "norm": "layer", "norm_kwargs": {"mode": "node"}}),
-    ("GATv2", {"residual": True}),
-]
-
-
-@pytest.mark.parametrize(("kind", "more"), MODELS)
-def test_whole_neighbourhoods_are_full_graph_training(kind, more):
-    record = graph(weighted=kind in ("GCN", "GIN"))
-    model = getattr(ours, kind)(F_IN, 6, 3, CLASSES, dropout=0.3, input_dropout=True, **more)
-    whole = spgnn.distribute(record)
-    loader = spgnn.NeighborLoader(whole, [-1] * 3, batch_size=13, shuffle=True)
-    for batch in loader:
-        rows = batch.n_id[: batch.batch_size]
-        keys = ours.DropoutKeys(torch.arange(N), loader.seed, batch.place.iteration)
-        made, wanted = model(batch.x, batch.layers, batch.keys), model(X, whole, keys)[rows]
-        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
-        G = torch.cos(torch.arange(float(made.numel()))).view_as(made)
-        parameters = list(model.parameters())
-        mine = torch.autograd.grad(made, parameters, G)
-        for ours_, theirs in zip(mine, torch.autograd.grad(wanted, parameters, G), strict=True):
-            # Some sums of large terms are small, and as exact as the terms are.
-            size = max(1.0, float(theirs.abs().max()))
-            torch.testing.assert_close(ours_, theirs, rtol=0, atol=1e-5 * size)
-
-
 def test_modules_of_pyg():
     geometric = pytest.importorskip("torch_geometric.nn")
     utils, data = pytest.importorskip("torch_geometric.utils"), pyg_data(repeated=False)
@@ -196,18 +153,6 @@ def pyg_data(*, repeated: bool) -> Any:
     return data.Data(
         x=X, edge_index=edges, edge_attr=attr, y=Y, train_mask=MASK, age=torch.arange(N) * 2
     )
-
-
-def test_edges_of_pyg_data_one_by_one():
-    data = pyg_data(repeated=True)
-    met = torch.zeros(data.num_edges, dtype=torch.int64)
-    for batch in spgnn.NeighborLoader(data, [-1], batch_size=11):
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-        assert torch.equal(batch.layers[0].local_edges.attr, data.edge_attr[batch.e_id])
-        assert torch.equal(batch.age, 2 * batch.n_id)
-        met += torch.bincount(batch.e_id, minlength=data.num_edges)
-    assert met.tolist() == [1] * data.num_edges
 
 
 def test_features_on_disk_are_read_once_a_superbatch(tmp_path):
@@ -306,7 +251,7 @@ def test_transform_and_last_batch():
         ({"temporal_strategy": "latest"}, "temporal_strategy latest: choose one of uniform, last"),
         ({"batchsize": 3}, "NeighborLoader has no option batchsize"),
         ({"input_nodes": "train"}, "small has no such mask; it has y, train_mask"),
-        ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has vertices 0 to 59"),
+        ({"input_nodes": [1, 60]}, "input_nodes run from 1 to 60, small has 0 to 59"),
         ({"input_nodes": [1, 1]}, "input_nodes: a vertex is there twice"),
         ({"input_nodes": ("paper", [1])}, r"input_nodes must be integers \[k\] or a mask"),
         ({"input_nodes": torch.zeros(3, dtype=torch.complex64)}, "got torch.complex64"),
@@ -332,23 +277,6 @@ def test_what_is_wrong_is_said(options, message):
     given: dict[str, Any] = {"data": graph(), "num_neighbors": [2]} | options
     with pytest.raises(InputError, match=message):
         spgnn.NeighborLoader(**given)
-
-
-def test_seeds_with_trees_of_their_own_may_repeat():
-    times, order = torch.arange(N), torch.tensor([7, 3, 7])
-    geometric = pytest.importorskip("torch_geometric.data")
-    data = geometric.Data(x=X, edge_index=edge_index(), time=times)
-    options: dict[str, Any] = {"batch_size": 3, "input_nodes": order}
-    (batch,) = spgnn.NeighborLoader(
-        data, [-1], time_attr="time", input_time=torch.tensor([5, 3, 60]), **options
-    )
-    assert batch.n_id[:3].tolist() == order.tolist()
-    reached = times[batch.n_id[3:]]
-    assert bool((reached <= torch.tensor([5, 3, 60])[batch.batch[3:]]).all())
-    assert torch.equal(batch.pyg().batch, batch.batch)
-    (batch,) = spgnn.NeighborLoader(data, [-1], disjoint=True, **options)
-    first, last = ((batch.batch == seed).sum() for seed in (0, 2))
-    assert first == last > 1
 
 
 def test_edges_that_batches_cannot_number():
@@ -596,7 +524,7 @@ WRONG_DATA = [
     ({"edge_index": torch.ones(2, 7) > 0}, {}, r"edge_index must be integers .* bool"),
     ({"edge_index": torch.ones(2, 7)}, {}, r"edge_index must be integers .* float32 \[2, 7\]"),
     ({"edge_index": None}, {}, "this Data has no edge_index"),
-    ({}, {"time_attr": "edge_time"}, "times of edges need input_time, those of the seeds"),
+    ({}, {"time_attr": "edge_time"}, "times of edges need input_time, the seeds"),
     ({}, {"time_attr": "norm"}, "times of edges need input_time"),
     ({}, {"time_attr": "time", "input_time": "now"}, r"integers \[5\].* got a str"),
     ({}, {"time_attr": "time", "input_time": torch.rand(5)}, r"got float32 \[5\]"),

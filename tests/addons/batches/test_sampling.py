@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -114,34 +113,10 @@ def test_vertices_may_be_permuted(graph):
         assert moved.negatives(NONE, 3, Draw(0)).shape == (0, 3)
 
 
-def test_disjoint_trees_are_samples_of_single_seeds(graph):
-    sampler = NeighborSampler(graph, [-1, -1], disjoint=True)
-    alone, seeds = NeighborSampler(graph, [-1, -1]), torch.tensor([3, 9, 3, 498])  # may repeat
-    sample = sampler.sample(seeds, Draw(0))
-    for root, seed in enumerate(seeds):
-        nodes = sample.nodes[sample.batch == root]
-        assert sorted(nodes.tolist()) == sorted(alone.sample(seed[None], Draw(0)).nodes.tolist())
-    # Each tree draws by itself.
+def test_each_disjoint_tree_draws_by_itself(graph):
     hop = NeighborSampler(graph, [6], disjoint=True, edge_ids=True)
     drawn = hop.sample(torch.tensor([7, 7]), Draw(0)).hops[0].edge_ids
     assert drawn[:6].tolist() != drawn[6:].tolist()
-
-
-def test_a_hop_alone_is_that_of_the_sample(graph):
-    draw = Draw(3, 1, 4)
-    for name, sampler in samplers(graph).items():
-        if not isinstance(sampler, NeighborSampler) or name == "undirected" or sampler.disjoint:
-            continue
-        sample = sampler.sample(SEEDS, draw)
-        for k, hop in enumerate(sample.hops):
-            indptr, columns, edge_ids, weights = sampler.sample_hop(
-                sample.nodes[: hop.targets], k, draw
-            )
-            assert torch.equal(indptr, hop.indptr)
-            assert torch.equal(columns.long(), sample.nodes[hop.indices.long()])
-            for a, b in ((edge_ids, hop.edge_ids), (weights, hop.weights)):
-                assert (a is None) == (b is None)
-                assert a is None or torch.equal(a, b)
 
 
 def test_one_hop_of_a_rectangular_pattern_and_the_union():
@@ -162,13 +137,8 @@ def test_one_hop_of_a_rectangular_pattern_and_the_union():
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_vertex_has_one_order_of_its_neighbours(graph, weighted):
-    """Without resampling a hop takes the first ones of it, so a later hop finds no others."""
+    """Without resampling a hop takes the first ones of it (so does test_reference's)."""
     more = {"weights": graph.values if weighted else None, "resample": False, "edge_ids": True}
-    sample = NeighborSampler(graph, [9, 5, 3], **more).sample(SEEDS, Draw(2))
-    for hop, other in pairwise(sample.hops):
-        for i in range(hop.targets):
-            row, fewer = (h.edge_ids[h.indptr[i] : h.indptr[i + 1]] for h in (hop, other))
-            assert weighted or set(fewer.tolist()) <= set(row.tolist())
     first, second = NeighborSampler(graph, [5, 5], **more).sample(SEEDS, Draw(2)).hops
     assert torch.equal(second.edge_ids[: first.edges], first.edge_ids)
 
@@ -230,78 +200,54 @@ def test_sums_of_columns_do_not_depend_on_the_order_of_rows():
     assert not sums_of_parts(parts_of_sums(columns, 0 * values, 60, 0.0, 4000), 0.0, 4000).any()
 
 
-def negative(graph):
-    weights = graph.values.clone()
-    weights[7] = -1
-    return weights
+OPTIONS = [
+    ({"weights": torch.ones(3)}, r"weights must be .* float32 \[3\]"),
+    ({"weights": [1.0]}, "weights must be a floating tensor"),
+    ({"edge_times": SEEDS}, "edge_times must be a tensor, int64"),
+    ({"node_times": torch.ones(N)}, "node_times must be a tensor"),
+    ({"temporal_strategy": "latest"}, "choose one of uniform, last"),
+    ({"vertex_ids": SEEDS}, r"vertex_ids must be .* int64 \[500\]"),
+    ({"threads": 0}, "threads"),
+    ({"num_neighbors": [3, -2]}, "num_neighbors must be an integer of at least -1"),
+    ({"num_neighbors": 3}, "num_neighbors must be a list"),
+]
+CALLS = [
+    (lambda g: NeighborSampler(g.to_scipy(), [3]), "a Pattern or a CSR"),
+    (lambda g: NeighborSampler(g, [3]).sample_hop(SEEDS, 1, Draw(0)), "hop must be"),
+    (lambda g: NeighborSampler(g, [3]).sample(SEEDS, Draw(0), SEEDS), "times must not be given"),
+    (lambda g: LaborSampler(g, [3]).sample_many([SEEDS] * 2, [Draw(0)]), "2 batches, but 1 dra"),
+    (lambda g: ClusterSampler(g, SEEDS), "labels must be a tensor, int64"),
+    (lambda g: ClusterSampler(g, torch.arange(N) - 1), "labels must not be negative"),
+    (lambda g: NegativeSampler(g).negatives(SEEDS + N, 2, Draw(0)), "vertices: 500 outside"),
+    (lambda g: relabel(NONE, NONE, NONE), "indptr must be"),
+    (lambda g: relabel(SEEDS[[1, 1]], torch.arange(3), SEEDS[:2]), "given twice"),
+    (lambda g: relabel(SEEDS[:2], torch.arange(3), SEEDS[:3]), "end at 3"),
+]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda g: NeighborSampler(g, [3], weights=torch.ones(3)),
-            r"weights must be .* float32 \[3\]",
-        ),
-        (lambda g: NeighborSampler(g, [3], weights=[1.0]), "weights must be a floating tensor"),
-        (lambda g: NeighborSampler(g, [3], weights=negative(g)), "not negative; entry 7 is -1"),
-        (lambda g: NeighborSampler(g, [3], edge_times=SEEDS), "edge_times must be a tensor, int64"),
-        (
-            lambda g: NeighborSampler(g, [3], node_times=torch.ones(N)),
-            "node_times must be a tensor",
-        ),
-        (
-            lambda g: NeighborSampler(g, [3], temporal_strategy="latest"),
-            "choose one of uniform, last",
-        ),
-        (lambda g: NeighborSampler(g, [3, -2]), "num_neighbors must be an integer of at least -1"),
-        (lambda g: NeighborSampler(g, 3), "num_neighbors must be a list"),
-        (
-            lambda g: NeighborSampler(g, [3], vertex_ids=SEEDS),
-            r"vertex_ids must be .* int64 \[500\]",
-        ),
-        (lambda g: NeighborSampler(g, [3], threads=0), "threads"),
-        (lambda g: NeighborSampler(g.to_scipy(), [3]), "a Pattern or a CSR"),
-        (lambda g: NeighborSampler(g, [3]).sample_hop(SEEDS, 1, Draw(0)), "hop must be"),
-        (
-            lambda g: NeighborSampler(g, [3]).sample(SEEDS, Draw(0), SEEDS),
-            "times must not be given",
-        ),
-        (
-            lambda g: LaborSampler(g, [3]).sample_many([SEEDS] * 2, [Draw(0)]),
-            "2 batches, but 1 dra",
-        ),
-        (lambda g: ClusterSampler(g, SEEDS), "labels must be a tensor, int64"),
-        (lambda g: ClusterSampler(g, torch.arange(N) - 1), "labels must not be negative"),
-        (lambda g: NegativeSampler(g).negatives(SEEDS + N, 2, Draw(0)), "vertices: 500 outside"),
-        (lambda g: relabel(NONE, NONE, NONE), "indptr must be"),
-        (lambda g: relabel(SEEDS[[1, 1]], torch.arange(3), SEEDS[:2]), "given twice"),
-        (lambda g: relabel(SEEDS[:2], torch.arange(3), SEEDS[:3]), "end at 3"),
-    ],
-)
-def test_what_is_wrong_with_arguments(graph, make, words):
-    with pytest.raises(InputError, match=words):
-        make(graph)
-
-
-def test_what_is_wrong_with_calls(graph):
+def test_what_is_wrong_is_said(graph):
+    negative = graph.values.clone()
+    negative[7] = -1
+    for options, words in [*OPTIONS, ({"weights": negative}, "not negative; entry 7 is -1")]:
+        with pytest.raises(InputError, match=words):
+            NeighborSampler(graph, **{"num_neighbors": [3], **options})
+    for call, words in CALLS:
+        with pytest.raises(InputError, match=words):
+            call(graph)
     timed = NeighborSampler(graph, [3], edge_times=torch.arange(graph.nnz))
-    with pytest.raises(InputError, match="times of the seeds must be given"):
-        timed.sample(SEEDS, Draw(0))
-    with pytest.raises(InputError, match="disjoint trees are not sampled hop by hop"):
-        timed.sample_hop(SEEDS, 0, Draw(0))
-    for kind in (NeighborSampler, LaborSampler):
-        check_seeds(graph, kind)
     clusters = ClusterSampler(graph, torch.arange(N) % 7, layers=2)
-    for seeds, words in (
-        (torch.tensor([7]), r"cluster 7 outside \[0, 7\)"),
-        (torch.tensor([1, 1]), "vertices: seed 1 is given twice"),
+    full = NegativeSampler(CSR.from_scipy(np.ones((4, 4), dtype=bool)))
+    for call, words in (
+        (lambda: timed.sample(SEEDS, Draw(0)), "times of the seeds must be given"),
+        (lambda: timed.sample_hop(SEEDS, 0, Draw(0)), "disjoint trees are not sampled hop by hop"),
+        (lambda: clusters.sample(torch.tensor([7]), Draw(0)), r"cluster 7 outside \[0, 7\)"),
+        (lambda: clusters.sample(SEEDS[[1, 1]] // 3, Draw(0)), "seed 1 is given twice"),
+        (lambda: full.negatives(SEEDS[:1], 1, Draw(0)), "vertex 0 has an edge with every vertex"),
     ):
         with pytest.raises(InputError, match=words):
-            clusters.sample(seeds, Draw(0))
-    full = NegativeSampler(CSR.from_scipy(np.ones((4, 4), dtype=bool)))
-    with pytest.raises(InputError, match="vertex 2 has an edge with every vertex"):
-        full.negatives(torch.tensor([2]), 1, Draw(0))
+            call()
+    for kind in (NeighborSampler, LaborSampler):
+        check_seeds(graph, kind)
 
 
 def check_seeds(graph, kind):

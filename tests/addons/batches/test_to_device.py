@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.addons.batches.to_device import CopyAhead
+from spgnn.addons.batches import CopyAhead
 from spgnn.addons.diskbatches.minibatch import train
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import connect

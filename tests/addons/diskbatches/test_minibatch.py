@@ -15,14 +15,13 @@ from spgnn import InputError
 from spgnn.addons.diskbatches import MiniBatchConfig, VertexBatches, main, train
 from spgnn.addons.diskbatches.minibatch_data import open_dataset
 from spgnn.comm import SoloCommunicator, connect
-from spgnn.data import load_dataset, write_shards
-from spgnn.data.generators import block_model
+from spgnn.data import load_dataset
 from spgnn.frontend.from_config import share_of
 from spgnn.testing import run_ranks
 from spgnn.train import train as train_whole
 from tests.comm.jobs import Forked
 from tests.real import each
-from tests.train.command import check_refused, without_torch
+from tests.train.command import without_torch
 from tests.train.test_objectives import check_histories, write_uneven
 from tests.training import TOLERANCE, write_dataset
 
@@ -54,10 +53,18 @@ def run(path: Path, **flags: Any) -> dict[str, Any]:
     return train(config, SoloCommunicator())
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
-def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
+WHOLE: list[dict[str, Any]] = [
+    *({"model": model} for model in ("gcn", "sage", "gin", "gat", "gatv2")),
+    *({"model": model, "jk": "cat"} for model in ("gcn", "gat")),
+    {"model": "sage", "residual": True},
+    {"model": "gatv2", "residual": True},
+]
+
+
+@pytest.mark.parametrize("flags", WHOLE, ids=lambda flags: " ".join(map(str, flags.values())))
+def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, flags):
     config = MiniBatchConfig.of(
-        **{**SHORT, "num_neighbors": "-1,-1,-1", "batch_size": 1000, "model": model},
+        **{**SHORT, "num_neighbors": "-1,-1,-1", "batch_size": 1000, **flags},
         dataset=str(path),
         weight_decay=5e-4,
         input_dropout=True,
@@ -71,32 +78,6 @@ def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert value == pytest.approx(other[name], rel=TOLERANCE, abs=TOLERANCE), name
-
-
-@pytest.mark.parametrize("task", ["vertices", "links"])
-def test_history_depends_on_no_way_of_working(path, tmp_path, task):
-    flags: dict[str, Any] = {"task": task}
-    flags |= {"batch_size": 60, "epochs": 2} if task == "links" else {}
-    wanted = numbers(run(path, **flags))
-    assert wanted[0]["loss"] != wanted[1]["loss"]
-    disk = {"store": "disk", "store_dir": str(tmp_path)}
-    ways: list[dict[str, Any]] = [
-        {"workers": 0},
-        {"workers": 3, "prefetch": 7, "superbatch": 2},
-        disk | {"superbatch": 3},
-        *(disk | {"cache": 1400, "cache_policy": policy} for policy in ("belady", "degree", "lru")),
-    ]
-    threads = torch.get_num_threads()
-    try:
-        for number, way in enumerate(ways):
-            torch.set_num_threads(1 + number % 2)
-            made = numbers(run(path, **flags, **way))
-            for one, other in zip(wanted, made, strict=True):
-                # Where features lie on a disk, evaluation goes another way.
-                assert one == pytest.approx(other, rel=1e-5), way
-    finally:
-        torch.set_num_threads(threads)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_else_is_in_the_store_directory_stays(path, tmp_path):
@@ -423,26 +404,6 @@ def test_what_is_wrong_is_said(path, case):
         assert word in str(refused.value)
 
 
-def test_command_says_it_in_one_line(path, tmp_path):
-    for flags, words in (
-        (["--cache", "1MB"], ["--cache needs --store disk"]),
-        (["--batch-size", "0"], ["--batch-size", "1"]),
-        (["--store", "disk"], ["storage.store-dir"]),
-    ):
-        given = ["--dataset", str(path), "--threads=1", *flags]
-        ended = without_torch(Forked(lambda given=given: main(given), tmp_path).wait())
-        check_refused(ended, *words)
-
-
-def test_flags():
-    assert MiniBatchConfig.read(["--num-neighbors", "-1,-1"]).sampling.fanouts == [-1, -1]
-    config = MiniBatchConfig.read(["--num-neighbors", "5,-1", "--cache", "1MiB", "--store", "disk"])
-    assert config.sampling.fanouts == [5, -1]
-    assert config.storage.cache == 1 << 20
-    assert config.settled().model.layers == 2
-    assert config.training.epochs == 10
-
-
 TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "historical"}, "need each other"),
     ({"historical": "1,2,3,4"}, "1,2,3,4 needs --distributed historical, not none"),
@@ -452,7 +413,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
     ({"heads": 4}, "--heads 4 needs --model gat, gatv2 or gat-relu-first, not sage"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
-    ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
+    ({"model": "gcn", "aggregate": "max"}, "aggr='max' is not supported"),
     ({"model": "gine"}, "--model gine: choose one of gcn, sage, gin, gat, gatv2"),
     ({"distributed": "exact", "fixed": True}, "fixed needs --distributed none, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
@@ -461,6 +422,9 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),
     ({"distributed": "local", "jk": "cat"}, "needs --jk none"),
     ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
+    ({"distributed": "exact", "structure": "disk"}, "exact needs storage.structure memory"),
+    ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
+    ({"structure": "disk"}, "disk: .* is no graph directory"),
     ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
 ]
 
@@ -469,40 +433,6 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
 def test_flags_that_do_not_go_together(path, flags, message):
     with pytest.raises(InputError, match=message):
         run(path, **flags)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A graph directory of one part."""
-    where = tmp_path_factory.mktemp("set") / "graph"
-    write_shards(
-        block_model(300, 2400, classes=3, homophily=0.7, features=5, seed=1), None, 1, where
-    )
-    return str(where)
-
-
-def test_the_command_trains_the_same_from_a_disk(directory):
-    short: dict[str, Any] = {"dataset": directory, "batch_size": 20, "epochs": 2}
-    wanted = run(Path(directory), **short)
-    assert wanted["structure"] is None
-    for flags in (
-        {},
-        {"structure_cache": 4000, "structure_policy": "degree", "store": "disk"},
-        {"structure_cache": 2000, "structure_policy": "lru", "workers": 2},
-    ):
-        found = run(Path(directory), structure="disk", **short, **flags)
-        for one, other in zip(numbers(wanted), numbers(found), strict=True):
-            assert one == pytest.approx(other, rel=1e-5), flags  # evaluation goes another way
-        told = found["structure"]
-        assert 0 < told["read"] <= told["needed"]
-        assert (told["hit_rate"] is None) == (not flags)
-    for flags, said in (
-        ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
-        ({"structure": "disk", "distributed": "exact"}, "exact needs storage.structure m"),
-        ({"structure": "disk", "dataset": "sbm"}, "disk: sbm is no graph directory"),
-    ):
-        with pytest.raises(InputError, match=said):
-            run(Path(directory), **short | flags)
 
 
 # Historical rows cost no accuracy, and a fraction of the bytes of exact fetching.

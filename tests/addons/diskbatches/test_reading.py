@@ -15,7 +15,6 @@ import torch
 
 from spgnn._native import ring_refusal
 from spgnn.addons.batches import DiskRows
-from spgnn.addons.batches.feature_rows import finish_read, open_reader
 from tests.comm.jobs import Forked
 
 needs_ring = pytest.mark.skipif(bool(ring_refusal()), reason=ring_refusal() or "-")
@@ -147,46 +146,3 @@ def test_a_kernel_that_comes_to_refuse(calls, tmp_path):
         return 0
 
     in_a_fork(body, tmp_path)
-
-
-@pytest.mark.parametrize("depth", [1, 3, 200])
-def test_any_depth(way, depth, tmp_path):
-    path, x = table(tmp_path)
-
-    def body() -> int:
-        assert gathers(opened(path, depth), x)
-        return 0
-
-    in_a_fork(body, tmp_path)
-
-
-def test_answers_that_are_shorter_than_asked(way, tmp_path):
-    """A file of the system gives a page or so at a time, however much it is asked for."""
-    path = Path("/proc/kallsyms")
-    if not path.exists():
-        pytest.skip("no /proc/kallsyms")
-    expected = np.frombuffer(path.read_bytes(), np.uint8)
-    length = min(len(expected), 300_001)
-    if length < 10_000:
-        pytest.skip("/proc/kallsyms is too short")
-    out = np.zeros(length, np.uint8)
-    begins = np.array([0, 4097, length // 2])
-    ends = np.array([4097, length // 2, length])
-    reader = open_reader(path)
-    finish_read(reader.read(begins, ends - begins, begins, out, 0), path)
-    assert np.array_equal(out, expected[:length])
-
-
-@pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 262_144, 262_145, 600_000])
-def test_a_file_is_read_to_its_end(way, length, tmp_path):
-    """Stretches of any length, the last of which ends where the file does."""
-    whole = np.random.default_rng(0).integers(0, 256, 700_000 + length, dtype=np.uint8)
-    (tmp_path / "x").write_bytes(whole.tobytes())
-    begins = np.array([len(whole) - length, 3, 5000, 3])
-    lengths = np.array([length, length, 1, length])
-    to = np.cumsum([0, *lengths[:-1]])
-    out = np.zeros(lengths.sum(), np.uint8)
-    ticket = open_reader(tmp_path / "x").read(begins, lengths, to, out, 4096)
-    finish_read(ticket, tmp_path / "x")
-    expected = [whole[first : first + size] for first, size in zip(begins, lengths, strict=True)]
-    assert np.array_equal(out, np.concatenate(expected))

@@ -280,7 +280,10 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 SHORT: dict[str, Any] = {"num_neighbors": "4,3", "batch_size": 20, "hidden": 8, "epochs": 2}
+OTHERS: list[dict[str, Any]] = [{"workers": 0}, {"workers": 3, "prefetch": 7, "superbatch": 2}]
 MODES: list[dict[str, Any]] = [
+    {"cache": 1400, "cache_policy": "lru"},
+    {"superbatch": 3},
     {"cache": 4000},
     {"cache": 4000, "superbatch": 5},
     {"cache": 4000, "superbatch": 5, "overlap": True, "workers": 2},
@@ -288,6 +291,7 @@ MODES: list[dict[str, Any]] = [
     {"cache": 4000, "structure": "disk", "structure_policy": "degree", "superbatch": 7},
     {"cache": 4000, "structure": "disk", "structure_cache": 900, "overlap": True},
     {"cache": 4000, "structure": "disk", "cache_policy": "degree", "structure_cache": 900},
+    {"structure": "disk", "structure_cache": 2000, "structure_policy": "lru", "superbatch": 1},
     {"superbatch": 6, "cache_policy": "none"},
     {"memory": 10**10, "structure": "disk"},
 ]
@@ -303,14 +307,18 @@ def losses(rank: int, flags: dict[str, Any]) -> tuple[list[float], dict[str, Any
 def test_losses_are_those_of_memory_bit_for_bit(directory, tmp_path, ranks):
     def every(rank: int) -> list[list[float]]:
         disk = {"store": "disk", "store_dir": str(tmp_path)}
-        ways = [{}, *(disk | mode for mode in MODES[::ranks])]
+        ways = [{}, *OTHERS, *(disk | mode for mode in MODES[::ranks])]
         return [losses(rank, {"dataset": directory, **way})[0] for way in ways]
 
     found = [every(-1)] if ranks == 1 else run_ranks(every, ranks)
     for wanted, *others in found:
         assert wanted[0] != wanted[1]
-        for mode, other in zip(MODES[::ranks], others, strict=True):
+        for mode, other in zip([*OTHERS, *MODES[::ranks]], others, strict=True):
             assert other == wanted, mode
+    links = {"dataset": directory, "task": "links", "batch_size": 500, "epochs": 1}
+    disk = {"store": "disk", "store_dir": str(tmp_path), "superbatch": 3, "cache": 4000}
+    if ranks == 1:
+        assert losses(-1, links | disk)[0] == losses(-1, links)[0]
     assert not list(tmp_path.iterdir())
 
 
@@ -385,7 +393,7 @@ def test_a_profile_chooses_the_cache(directory, tmp_path, capsys):
         ({"cache": 4000}, r"--cache needs storage.store-dir DIR, .*or sampling.superbatch 1"),
         ({"superbatch": 5}, "sampling.superbatch 5 needs storage.store-dir DIR, for the samples"),
         ({"superbatch": 1, "overlap": True}, "sampling.overlap needs superbatches"),
-        ({"memory": 10**9, "cache": 5}, "storage.memory chooses the size of a cache"),
+        ({"memory": 10**9, "cache": 5, "superbatch": 1}, "storage.memory chooses the size"),
         ({"memory": 10**9, "store": "memory"}, "storage.memory chooses the size of a cache"),
     ],
 )

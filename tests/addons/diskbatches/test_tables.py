@@ -235,8 +235,8 @@ def test_what_is_wrong_with_a_pattern(tmp_path):
         (lambda: DiskPattern(path, 128, indptr.flip(0), 300), "indptr must rise from 0"),
         (lambda: DiskPattern(path, 128, indptr, 300, dtype=torch.half), "must be int32 or int64"),
         (lambda: DiskPattern(tmp_path / "none", 128, indptr, 300), "no such file"),
-        (lambda: narrow.rows(torch.arange(300)), "damaged: names column 299, but there are col"),
-        (lambda: narrow.indices[:], "damaged: names column 299, but there are columns 0 to 249"),
+        (lambda: narrow.rows(torch.arange(300)), "damaged: names column 299, of 0 to 249"),
+        (lambda: narrow.indices[:], "damaged: names column 299, of 0 to 249"),
     ):
         with pytest.raises(InputError, match=words):
             call()

@@ -376,7 +376,7 @@ ends = torch.zeros(2, 5, dtype=torch.int64)
 BAD_DATA: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (HeteroData, {}, "this HeteroData has no vertices"),
     (lambda: changed(ghost=True), {}, "vertex type 'ghost' has neither x nor num_nodes"),
-    (lambda: changed(nowhere=True), {}, "names a vertex type that is missing, nowhere: choose one"),
+    (lambda: changed(nowhere=True), {}, "names a missing vertex type, nowhere: choose one"),
     (lambda: changed(mask=torch.ones(60)), {}, "vertex type 'paper': train_mask must be bool"),
     (lambda: changed(mask=torch.ones(3, dtype=torch.bool)), {}, "3 rows for 60 vertices"),
     (lambda: changed(x=torch.full((41, 2), torch.nan)), {}, "vertex type 'author': "),
@@ -386,7 +386,7 @@ BAD_DATA: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (lambda: changed(edges=ends[0]), {}, "edge_index must be integers"),
     (lambda: changed(weights=torch.ones(3)), {}, "edge_weight must have a row for each of the 120"),
     (changed, {"partition": "gbv"}, "partition gbv: choose one of"),
-    (changed, {"partition": {"paper": [0] * 60}}, "a dictionary that has each of paper, author"),
+    (changed, {"partition": {"paper": [0] * 60}}, "give a dictionary of labels, paper, author"),
     (changed, {"split": 1, "algo": "1.5d"}, 'several vertex types need algo="1d"'),
     (changed, {"plan": "auto"}, "plan= is for graphs of one vertex type"),
     (
