@@ -24,7 +24,7 @@ from spgnn.addons.batches.sampling import Draw, Sample, SampleCounts, union_of
 from spgnn.addons.batches.threads import in_turns, last
 from spgnn.comm import Communicator
 from spgnn.data import RankShare
-from spgnn.errors import InputError, check_integer
+from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn import UNKNOWN
 from spgnn.options import Record, key
@@ -234,27 +234,13 @@ class OwnSeeds(Exact):
 
 
 @dataclass(frozen=True)
-class Clusters(Mode):
+class Clusters(Record, Mode):
     """Batches of whole clusters of each rank's part of the graph, with their boundary."""
 
-    @dataclass(frozen=True)
-    class Keys(Record):
-        """Its options."""
-
-        section = "distribution"
-        clusters: Annotated[int, key("of each rank's part", low=1)] = 16
-        clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
-        boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
-
-    keys = Keys
-    count: int = 16  # of each rank's part
-    each: int = 1  # clusters of a batch
-    boundary: int = 1  # hops around the clusters
-
-    def __post_init__(self) -> None:
-        check_integer("clusters", self.count, 1)
-        check_integer("clusters a batch", self.each, 1)
-        check_integer("boundary", self.boundary, 0)
+    section = "distribution"
+    clusters: Annotated[int, key("of each rank's part", low=1)] = 16
+    clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
+    boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
 
     @classmethod
     def of(cls, options: Any, model: Any) -> Clusters:
@@ -281,23 +267,25 @@ class Clusters(Mode):
         ranks = RankGraph.build(replace(share, data=replace(share.data, y=y)), comm)
         growth = partial(ClusterGrowth, hops=self.boundary + 1, layers=layers)
         sampler = RankSampler(ranks, "neighbor", [-1] * (self.boundary + 1), growth=growth)
-        labels = cluster_labels(ranks.block, ranks.boundary, self.count, options.seed)
+        labels = cluster_labels(ranks.block, ranks.boundary, self.clusters, options.seed)
         sizes = torch.bincount(labels).tolist()
         members = [part for part in labels.argsort(stable=True).split(sizes) if len(part)]
-        steps = comm.agree(-(-len(members) // self.each))
+        steps = comm.agree(-(-len(members) // self.clusters_a_batch))
 
         def inputs(epoch: int) -> list[Inputs | None]:
-            numbers = np.arange(len(members), dtype=np.int64)
-            order = (
-                uniform(numbers, options.seed, f"clusters {epoch}").argsort(kind="stable").tolist()
-            )
+            numbers, each = np.arange(len(members), dtype=np.int64), self.clusters_a_batch
+            drawn = uniform(numbers, options.seed, f"clusters {epoch}")
+            order = [members[one] for one in drawn.argsort(kind="stable").tolist()]
             parts: list[Inputs | None] = [None] * steps
-            for step, first in enumerate(range(0, len(order), self.each)):
-                own = torch.cat([members[one] for one in order[first : first + self.each]])
+            for step, first in enumerate(range(0, len(order), each)):
+                own = torch.cat(order[first : first + each])
                 parts[step] = own + ranks.boundary.first, own
             return parts
 
         return RankBatches(ranks, sampler, steps, inputs, replace(options, superbatch=1))
+
+
+Clusters.keys = Clusters
 
 
 def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) -> Tensor:

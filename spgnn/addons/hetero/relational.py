@@ -231,11 +231,9 @@ class RGCNConv(Convolution):
 
     def _mapped(self, part: Tensor, relation: int) -> Tensor:
         """Rows times W_r."""
-        if self.comp is not None:
-            return part @ torch.einsum("b,bio->io", self.comp[relation], self.weight)
-        W = self.weight[relation]
         if self.num_blocks is None:
-            return times_transposed(part, W.T)
+            return times_transposed(part, self._matrix(relation).T)
+        W = self.weight[relation]
         blocks = part.view(len(part), self.num_blocks, W.shape[1])
         return torch.einsum("nbi,bio->nbo", blocks, W).flatten(1)
 

@@ -269,7 +269,7 @@ def check_clusters(rank: int, weighted: bool) -> None:
     with torch.no_grad():
         exact = model(given.x, given)
         for boundary in (0, 1, 2):
-            mode = Clusters(count=2, each=1, boundary=boundary)
+            mode = Clusters(2, 1, boundary)
             loader = NeighborLoader(given, [-1, -1], mode=mode, prefetch=int(weighted), seed=3)
             seen = []
             for batch in loader:
@@ -304,7 +304,7 @@ def check_order(rank: int) -> None:
     ranks = RankGraph.build(given.share, given.comm)
     labels = cluster_labels(ranks.block, ranks.boundary, 4, seed=1)
     assert torch.equal(labels, cluster_labels(ranks.block, ranks.boundary, 4, seed=1))
-    mode = Clusters(count=4, each=3, boundary=1)
+    mode = Clusters(4, 3, boundary=1)
     loader, ahead = (NeighborLoader(given, [-1, -1], mode=mode, prefetch=p) for p in (0, 2))
     next(iter(ahead))  # whoever leaves early leaves nothing behind
     ahead.epoch = 0
