@@ -44,6 +44,11 @@ def two_epochs():
     return courses(ranks=3, epochs=2)
 
 
+@pytest.fixture(scope="module")
+def twenty_epochs():
+    return courses(ranks=4, epochs=20)
+
+
 def check(one, way: int, courses: tuple[dict[str, Course], list]) -> None:
     expected, found = courses
     for course in (results[one.name][way] for results in found):
@@ -55,6 +60,12 @@ def check(one, way: int, courses: tuple[dict[str, Course], list]) -> None:
 @pytest.mark.parametrize(("one", "way"), CASES)
 def test_a_convolution_on_ranks_is_that_of_one_process(one, way, two_epochs):
     check(one, way, two_epochs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("one", "way"), CASES)
+def test_twenty_epochs_on_four_ranks(one, way, twenty_epochs):
+    check(one, way, twenty_epochs)
 
 
 def test_every_convolution_of_pyg_was_tried():
