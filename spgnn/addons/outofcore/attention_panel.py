@@ -7,7 +7,7 @@ at hand, so backward needs no transpose, and nothing of forward: it makes its we
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,14 +44,11 @@ class PanelLoops(NamedTuple):
 
 
 class PanelRows(NamedTuple):
-    """Rows of one block [rows, sources], and their ends: what they say of their own scores.
-
-    Ends are [rows, heads], in GATv2 [rows, heads * channels]; loops are nonzeros besides.
-    """
+    """Rows of one block [rows, sources], and their ends: what they say of their own scores."""
 
     pattern: Pattern
-    ends: Tensor
-    loops: PanelLoops | None = None
+    ends: Tensor  # [rows, heads], in GATv2 [rows, heads * channels]
+    loops: PanelLoops | None = None  # nonzeros besides
     dropout: AttentionDropout | None = None
 
 
@@ -62,16 +59,12 @@ def panel_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -
 
 @dataclass(frozen=True, eq=False)
 class AttentionPanel:
-    """Sources of some of a layer's heads in `packed`, uint8 [sources, `panel_bytes`].
-
-    Scores with `a` [heads, channels] are those of GATv2 where `joint`, a · LeakyReLU(x_i + z_j),
-    else of GAT, LeakyReLU(d_i + a · z_j).
-    """
+    """Sources of some of a layer's heads in `packed`, uint8 [sources, `panel_bytes`]."""
 
     packed: Tensor
-    a: Tensor
+    a: Tensor  # [heads, channels]
     slope: float
-    joint: bool
+    joint: bool  # scores are a · LeakyReLU(x_i + z_j), GATv2's; else LeakyReLU(d_i + a · z_j)
 
     def __post_init__(self) -> None:
         if self.a.dtype not in (torch.float32, torch.float64) or self.a.is_cuda:
@@ -103,10 +96,9 @@ class AttentionPanel:
         return finish(state)[0]
 
     def scatter(self, rows: PanelRows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Add what rows with gradients G send to their sources to `sums`, which are zero at first.
+        """Add what rows with gradients G send to `sums`, zero at first; gradients of ends and `a`.
 
-        Returns the gradients of the rows' ends and, by these rows, of GATv2's vector; that of GAT's
-        is `vector_gradient`.
+        That of GAT's `a` is `vector_gradient`.
         """
         ends, da = torch.zeros_like(rows.ends), torch.zeros_like(self.a)
         there, columns = (None, None) if rows.loops is None else rows.loops
@@ -139,17 +131,11 @@ class AttentionPanel:
             vector=self.a if self.joint else None,
         )
 
-    def _attend(
-        self,
-        rows: PanelRows,
-        pattern: Pattern,
-        ending: int,
-        arrays: tuple[Tensor | None, ...],
-        out: Tensor | None = None,
-        lse: Tensor | None = None,
-    ) -> None:
+    def _attend(self, rows: PanelRows, pattern: Pattern, ending: int, *arrays: Any) -> None:
+        """Let rows attend into a state's arrays, then out and lse where these are finished."""
+        state, out, lse = arrays if len(arrays) > 1 else (*arrays, None, None)
         here = self._side(rows, pattern, None)
-        _native.attend(here, self.a, arrays, ending, out, lse, self.joint)
+        _native.attend(here, self.a, state, ending, out, lse, self.joint)
 
     def _unpacked(self, packed: Tensor) -> Tensor:
         """Matrices of packed rows, as they are otherwise [some, heads * channels]; a copy."""

@@ -91,11 +91,7 @@ def choose(
 def choose_recomputed(
     sizes: Sequence[Sizes], recompute: Recompute, decided: Decided
 ) -> list[Budget]:
-    """Budgets, and for which layers the input rows that they read are recomputed, not saved.
-
-    ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
-    products before them, if these are in memory; and where nothing can be saved, too.
-    """
+    """Budgets, and for which layers the input rows that they read are recomputed, not saved."""
     readers = {number for number, reads in enumerate(sizes[0].dry.reads_own) if number and reads}
     if recompute == "always" or not readers:
         return decided(sizes, frozenset(readers))
@@ -106,6 +102,7 @@ def choose_recomputed(
             raise
         return decided(sizes, frozenset(readers))
     spilled = budgets[0].placement.on_disk
+    # What would go to the disk is recomputed from the product before it, if that is in memory.
     if recompute == "never" or "input" not in spilled or "product" in spilled:
         return budgets
     # The product of the first layer may be A·X, which is on the disk then.
@@ -121,21 +118,13 @@ def decide(
     itself: int = 0,
     recomputed: frozenset[int] = frozenset(),
 ) -> Budget:
-    """Choose chunks, and tables to put on the disk, so that a rank fits into its memory.
-
-    Without memory there is no limit; or as little as possible, if there is a directory to spill to.
-
-    Raises
-    ------
-    InputError
-        If the memory is too small; the message says how much would do.
-    """
+    """Choose chunks, and tables to put on the disk, so that a rank fits into its memory."""
 
     def priced(number: int, placement: Placement) -> Budget:
         needed = memory_needed(sizes, number, placement, recomputed)
         return Budget(number, placement, needed, recomputed)
 
-    if memory is None:
+    if memory is None:  # there is no limit; with a directory, as little as possible
         placement = Placement(frozenset(ORDER)) if spill else Placement()
         return priced(chunks or (SPILLED_CHUNKS if spill else 1), placement)
     number = chunks or 1

@@ -429,11 +429,7 @@ class Planner:
         return self.partitions.labels(*_partition_of(config, ranks))
 
     def _priced(self, possible: Iterable[TrainConfig], ranks: int) -> Iterator[PricedPlan]:
-        """Plans of the whole matrix first, of every algorithm.
-
-        Relays, pruning and recomputed halos, which take plans of their own, are tried with those
-        algorithms that then look best; of a large graph, so are hierarchies.
-        """
+        """Plans of the whole matrix first, of every algorithm."""
 
         def arrangement(one: TrainConfig) -> tuple[object, ...]:
             how = one.distribution
@@ -473,7 +469,8 @@ class Planner:
                 return group[0], replace(how, relays=False)
             return group if self._thorough else (group[0], replace(how, node_size=1, groups=()))
 
-        # Those after which others are tried come first.
+        # Relays, pruning and recomputed halos take plans of their own: they are tried with those
+        # algorithms that look best without; of a large graph, so are hierarchies.
         for relays in (False, True):
             several = [one for one in groups if one[1].relays == relays]
             later = [one for one in several if one != plainer(one) in groups]
