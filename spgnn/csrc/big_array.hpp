@@ -3,14 +3,11 @@
 
 #include <sys/mman.h>
 
-#include <cstddef>
-#include <new>
-#include <utility>
+#include "std.hpp"
 
 namespace spgnn {
 
-template <class T>
-class BigArray {
+template <class T> class BigArray {
  public:
   BigArray() = default;
   // Anonymous mapping: the kernel hands out zeroed pages on first touch, so no filling pass.

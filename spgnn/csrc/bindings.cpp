@@ -1,7 +1,4 @@
-// The other side of a sparse pattern, columns with the rows they meet; and numbers that are
-// functions of ids.
-#include <algorithm>
-#include <vector>
+// The other side of a sparse pattern; and numbers that are functions of ids.
 
 #include "arrays.hpp"
 #include "inlined.hpp"
@@ -11,23 +8,20 @@ using namespace spgnn::python;
 
 namespace {
 
-template <class Index>
-struct PatternView {
-  const std::int64_t* indptr;
+template <class Index> struct PatternView {
+  const i64* indptr;
   const Index* indices;
-  std::int64_t rows, cols;
+  i64 rows, cols;
 };
 
-// Whether a pattern is its own transpose, entry by entry. A walk by rows must meet the entries of
-// each column in the order in which the row of that number stores them.
-template <class Index>
-bool is_symmetric(const PatternView<Index>& a) {
+// Whether a pattern is its own transpose: by rows, each column's entries come as its row has them.
+template <class Index> bool is_symmetric(const PatternView<Index>& a) {
   if (a.rows != a.cols) return false;
-  std::vector<std::int64_t> next(a.indptr, a.indptr + a.rows);
-  for (std::int64_t row = 0; row < a.rows; ++row) {
-    for (std::int64_t e = a.indptr[row]; e < a.indptr[row + 1]; ++e) {
-      const std::int64_t column = a.indices[e];
-      std::int64_t& place = next[column];
+  std::vector<i64> next(a.indptr, a.indptr + a.rows);
+  for (i64 row = 0; row < a.rows; ++row) {
+    for (i64 e = a.indptr[row]; e < a.indptr[row + 1]; ++e) {
+      const i64 column = a.indices[e];
+      i64& place = next[column];
       if (place == a.indptr[column + 1] || a.indices[place] != row) return false;
       ++place;
     }
@@ -36,86 +30,71 @@ bool is_symmetric(const PatternView<Index>& a) {
 }
 
 // Counts the entries of each column into t_indptr [cols + 1].
-template <class Index>
-void count_columns(const PatternView<Index>& a, std::int64_t* t_indptr) {
-  for (std::int64_t column = 0; column <= a.cols; ++column) t_indptr[column] = 0;
-  const std::int64_t nonzeros = a.indptr[a.rows];
-  for (std::int64_t e = 0; e < nonzeros; ++e) ++t_indptr[a.indices[e] + 1];
-  for (std::int64_t column = 0; column < a.cols; ++column) {
-    t_indptr[column + 1] += t_indptr[column];
-  }
+template <class Index> void count_columns(const PatternView<Index>& a, i64* t_indptr) {
+  for (i64 column = 0; column <= a.cols; ++column) t_indptr[column] = 0;
+  const i64 nonzeros = a.indptr[a.rows];
+  for (i64 e = 0; e < nonzeros; ++e) ++t_indptr[a.indices[e] + 1];
+  for (i64 column = 0; column < a.cols; ++column) { t_indptr[column + 1] += t_indptr[column]; }
 }
 
 // Calls put(place, e, row) for every entry e; rows rise within each column.
 template <class Index, class Put>
-void for_each_transposed(const PatternView<Index>& a, const std::int64_t* t_indptr,
-                         const Put& put) {
-  std::vector<std::int64_t> next(t_indptr, t_indptr + a.cols);
-  for (std::int64_t row = 0; row < a.rows; ++row) {
-    for (std::int64_t e = a.indptr[row]; e < a.indptr[row + 1]; ++e) {
-      put(next[a.indices[e]]++, e, row);
-    }
+void for_each_transposed(const PatternView<Index>& a, const i64* t_indptr, const Put& put) {
+  std::vector<i64> next(t_indptr, t_indptr + a.cols);
+  for (i64 row = 0; row < a.rows; ++row) {
+    for (i64 e = a.indptr[row]; e < a.indptr[row + 1]; ++e) { put(next[a.indices[e]]++, e, row); }
   }
 }
 
 template <class Index>
-PatternView<Index> view(const Array<std::int64_t>& indptr, const Array<Index>& indices,
-                        std::int64_t cols) {
-  return {indptr.data(), indices.data(), static_cast<std::int64_t>(indptr.size()) - 1, cols};
+PatternView<Index> view(const Array<i64>& indptr, const Array<Index>& indices, i64 cols) {
+  return {indptr.data(), indices.data(), std::ssize(indptr) - 1, cols};
 }
 
 template <class Index, class Row>
-void transpose(const Array<std::int64_t>& indptr, const Array<Index>& indices, std::int64_t cols,
-               Output<std::int64_t> t_indptr, Output<Row> t_indices) {
+void transpose(const Array<i64>& indptr, const Array<Index>& indices, i64 cols,
+               Output<i64> t_indptr, Output<Row> t_indices) {
   nb::gil_scoped_release released;
   const auto a = view(indptr, indices, cols);
   count_columns(a, t_indptr.data());
   Row* rows = t_indices.data();
   for_each_transposed(a, t_indptr.data(),
-                      [rows](std::int64_t place, std::int64_t, std::int64_t row) {
-                        rows[place] = static_cast<Row>(row);
-                      });
+                      [rows](i64 place, i64, i64 row) { rows[place] = static_cast<Row>(row); });
 }
 
 template <class Index, class Position>
-void transposed_order(const Array<std::int64_t>& indptr, const Array<Index>& indices,
-                      const Array<std::int64_t>& t_indptr, Output<Position> order) {
+void transposed_order(const Array<i64>& indptr, const Array<Index>& indices,
+                      const Array<i64>& t_indptr, Output<Position> order) {
   nb::gil_scoped_release released;
-  const auto a = view(indptr, indices, static_cast<std::int64_t>(t_indptr.size()) - 1);
+  const auto a = view(indptr, indices, std::ssize(t_indptr) - 1);
   Position* positions = order.data();
-  for_each_transposed(a, t_indptr.data(),
-                      [positions](std::int64_t place, std::int64_t e, std::int64_t) {
-                        positions[place] = static_cast<Position>(e);
-                      });
+  for_each_transposed(a, t_indptr.data(), [positions](i64 place, i64 e, i64) {
+    positions[place] = static_cast<Position>(e);
+  });
 }
 
-template <class Index>
-void define_for(nb::module_& m) {
-  m.def("is_symmetric",
-        [](const Array<std::int64_t>& indptr, const Array<Index>& indices, std::int64_t cols) {
-          return unlocked([&] { return is_symmetric(view(indptr, indices, cols)); });
-        });
-  m.def("transpose", &transpose<Index, std::int32_t>);
-  m.def("transpose", &transpose<Index, std::int64_t>);
-  m.def("transposed_order", &transposed_order<Index, std::int32_t>);
-  m.def("transposed_order", &transposed_order<Index, std::int64_t>);
+template <class Index> void define_for(nb::module_& m) {
+  m.def("is_symmetric", [](const Array<i64>& indptr, const Array<Index>& indices, i64 cols) {
+    return unlocked([&] { return is_symmetric(view(indptr, indices, cols)); });
+  });
+  m.def("transpose", &transpose<Index, i32>);
+  m.def("transpose", &transpose<Index, i64>);
+  m.def("transposed_order", &transposed_order<Index, i32>);
+  m.def("transposed_order", &transposed_order<Index, i64>);
 }
 
-// out[row, c] = mixed(mixed(ids[row] ^ streams[c]) + columns[c]) as a float in [0, 1), as
-// spgnn/hashing.py has it.
-void uniform_rows(const Array<std::int64_t>& ids, const Array<std::uint64_t>& streams,
-                  const Array<std::uint64_t>& columns,
+// out[row, c] = mixed(mixed(ids[row] ^ streams[c]) + columns[c]) as in spgnn/hashing.py, in [0, 1).
+void uniform_rows(const Array<i64>& ids, const Array<u64>& streams, const Array<u64>& columns,
                   nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu> out, int threads) {
-  constexpr std::int64_t kRows = 4096;
+  constexpr i64 kRows = 4096;
   nb::gil_scoped_release released;
-  const auto rows = static_cast<std::int64_t>(ids.size());
-  const auto width = static_cast<std::int64_t>(columns.size());
-  spgnn::parallel_chunks((rows + kRows - 1) / kRows, threads, [&](std::int64_t chunk, int) {
-    for (std::int64_t row = chunk * kRows; row < std::min(rows, (chunk + 1) * kRows); ++row) {
-      const auto id = static_cast<std::uint64_t>(ids.data()[row]);
-      for (std::int64_t c = 0; c < width; ++c) {
-        const std::uint64_t z =
-            spgnn::mixed(spgnn::mixed(id ^ streams.data()[c]) + columns.data()[c]);
+  const auto rows = std::ssize(ids);
+  const auto width = std::ssize(columns);
+  spgnn::parallel_chunks((rows + kRows - 1) / kRows, threads, [&](i64 chunk, int) {
+    for (i64 row = chunk * kRows; row < std::min(rows, (chunk + 1) * kRows); ++row) {
+      const auto id = static_cast<u64>(ids.data()[row]);
+      for (i64 c = 0; c < width; ++c) {
+        const u64 z = spgnn::mixed(spgnn::mixed(id ^ streams.data()[c]) + columns.data()[c]);
         out.data()[row * width + c] = static_cast<float>(static_cast<double>(z >> 11) * 0x1p-53);
       }
     }
@@ -126,6 +105,6 @@ void uniform_rows(const Array<std::int64_t>& ids, const Array<std::uint64_t>& st
 
 void bind_pattern(nb::module_& m) {
   m.def("uniform_rows", &uniform_rows);
-  define_for<std::int32_t>(m);
-  define_for<std::int64_t>(m);
+  define_for<i32>(m);
+  define_for<i64>(m);
 }

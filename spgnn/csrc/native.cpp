@@ -3,8 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "input_error.hpp"
 #include "instruction_sets.hpp"
+#include "std.hpp"
 
 namespace nb = nanobind;
 

@@ -1,49 +1,33 @@
-// Parallel loops, on two kinds of threads.
-//
-// Kernels run thousands of times a second beside torch's own, so they share its threads: libgomp's
-// pool. That pool does not survive a fork, and training forks its ranks after it partitioned; what
-// runs before a fork, for seconds and not in the kernels' microseconds, starts threads of its own.
+// Parallel loops. Kernels run thousands of times a second beside torch's own, so they share its
+// threads: libgomp's pool. That pool does not survive a fork, and training forks its ranks after it
+// partitioned; what runs before a fork, for seconds, starts threads of its own.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <mutex>
-#include <system_error>
-#include <thread>
-#include <vector>
+#include "std.hpp"
 
 namespace spgnn {
 
-// Runs work(0) here and work(1), …, work(threads − 1) on new threads, which end with it; on fewer
-// where the system has no more, so work must not count on all of them.
-template <class Work>
-void on_new_threads(int threads, const Work& work) {
+// Runs work(0) here and work(1), …, work(threads − 1) on new threads, fewer if the system has none.
+template <class Work> void on_new_threads(int threads, const Work& work) {
   std::vector<std::jthread> others;
   try {
     for (int thread = 1; thread < threads; ++thread) others.emplace_back(std::cref(work), thread);
-  } catch (const std::system_error&) {
-  }
+  } catch (const std::system_error&) {}
   work(0);
 }
 
-// Called on the calling thread as (chunks begun, chunks in all), at least once; may throw to stop
-// the work.
-using Tick = std::function<void(std::int64_t, std::int64_t)>;
+// Called on the calling thread as (chunks begun, chunks in all); may throw to stop the work.
+using Tick = std::function<void(i64, i64)>;
 
-// Calls body(chunk, thread) once for every chunk in [0, chunks), in any order, on new threads. The
-// first exception of any thread ends all and is rethrown.
+// Calls body(chunk, thread) once for every chunk, on new threads; rethrows the first exception.
 template <class Body>
-void parallel_chunks(std::int64_t chunks, int threads, const Body& body, const Tick& tick = {}) {
-  std::atomic<std::int64_t> next{0};
+void parallel_chunks(i64 chunks, int threads, const Body& body, const Tick& tick = {}) {
+  std::atomic<i64> next{0};
   std::exception_ptr error;
   std::mutex error_lock;
-  on_new_threads(static_cast<int>(std::min<std::int64_t>(threads, chunks)), [&](int thread) {
+  on_new_threads(static_cast<int>(std::min<i64>(threads, chunks)), [&](int thread) {
     try {
-      for (std::int64_t chunk; (chunk = next.fetch_add(1)) < chunks;) {
+      for (i64 chunk; (chunk = next.fetch_add(1)) < chunks;) {
         body(chunk, thread);
         if (thread == 0 && tick) tick(std::min(next.load(), chunks), chunks);
       }
@@ -62,16 +46,15 @@ void parallel_chunks(std::int64_t chunks, int threads, const Body& body, const T
 
 // Neighbouring tasks that a thread does by itself unless another has run out of its own.
 struct alignas(64) TaskShare {  // a cache line each: counting must not slow the other threads
-  std::atomic<std::int64_t> next{0};
-  std::int64_t end = 0;
+  std::atomic<i64> next{0};
+  i64 end = 0;
 };
 
 // Calls task(i) once for every i in [0, tasks), in any order, on libgomp's pool; no task may throw.
 // With one thread no parallel region is entered, so that it may be called before a fork.
-template <class Task>
-void for_each_task(std::int64_t tasks, int threads, const Task& task) {
+template <class Task> void for_each_task(i64 tasks, int threads, const Task& task) {
   if (threads <= 1 || tasks <= 1) {
-    for (std::int64_t i = 0; i < tasks; ++i) task(i);
+    for (i64 i = 0; i < tasks; ++i) task(i);
     return;
   }
   const auto shares = std::make_unique<TaskShare[]>(threads);
@@ -82,7 +65,7 @@ void for_each_task(std::int64_t tasks, int threads, const Task& task) {
   const auto work = [&](int thread) {
     for (int turn = 0; turn < threads; ++turn) {
       TaskShare& share = shares[(thread + turn) % threads];
-      for (std::int64_t i = share.next++; i < share.end; i = share.next++) task(i);
+      for (i64 i = share.next++; i < share.end; i = share.next++) task(i);
     }
   };
 #ifdef SPGNN_STD_THREADS

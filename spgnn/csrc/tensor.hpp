@@ -1,13 +1,10 @@
-// Tensors as bindings read them, with nothing that links with torch: by the table of functions of
-// DLPack's exchange API where torch has it (a tenth of a microsecond each), else by attributes of
-// torch.Tensor (DLPack's own objects take longer, and refuse what requires a gradient).
+// Tensors as bindings read them, without linking with torch: by DLPack's exchange API where torch
+// has it (a tenth of a microsecond each), else by attributes of torch.Tensor.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
-#include <array>
-#include <cstdint>
-#include <stdexcept>
+#include "std.hpp"
 
 namespace spgnn {
 
@@ -18,25 +15,22 @@ struct Tensor {
   void* data = nullptr;
   Dtype dtype = Dtype::kNone;
   int dims = 0;
-  std::int64_t shape[3] = {}, stride[3] = {};
+  i64 shape[3] = {}, stride[3] = {};
   bool on_cpu = false;  // known to be; false where attributes were read
   nanobind::object owner;
 
   explicit operator bool() const { return dtype != Dtype::kNone; }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data);
-  }
-  std::int64_t rows() const { return shape[0]; }
-  std::int64_t columns() const { return shape[dims - 1]; }
-  std::int64_t count() const {
-    std::int64_t product = 1;
+  template <class T> T* as() const { return static_cast<T*>(data); }
+  i64 rows() const { return shape[0]; }
+  i64 columns() const { return shape[dims - 1]; }
+  i64 count() const {
+    i64 product = 1;
     for (int d = 0; d < dims; ++d) product *= shape[d];
     return product;
   }
   bool has_unit_columns() const { return dims == 0 || columns() <= 1 || stride[dims - 1] == 1; }
   bool has_gaps() const {
-    std::int64_t expected = 1;
+    i64 expected = 1;
     for (int d = dims - 1; d >= 0; --d) {
       if (shape[d] > 1 && stride[d] != expected) return count() > 0;
       expected *= shape[d];
@@ -45,21 +39,20 @@ struct Tensor {
   }
 };
 
-// What is only read, copied where neighbouring columns are not beside each other; and copied where
-// it has any gaps.
+// Only read: copied where neighbouring columns are apart; and where there are any gaps.
 struct Rows : Tensor {};
 struct Dense : Tensor {};
 
 // DLPack's view of a tensor, and the function that makes one (dlpack.h, version 1.3).
 struct DlTensor {
   void* data;
-  std::int32_t device_type, device_id, dims;
-  std::uint8_t kind, bits;
-  std::uint16_t lanes;
-  const std::int64_t *shape, *stride;
-  std::uint64_t byte_offset;
+  i32 device_type, device_id, dims;
+  u8 kind, bits;
+  u16 lanes;
+  const i64 *shape, *stride;
+  u64 byte_offset;
 
-  static constexpr std::int32_t kCpu = 1;
+  static constexpr i32 kCpu = 1;
 
   Dtype dtype() const {
     if (lanes != 1) return Dtype::kNone;
@@ -77,7 +70,7 @@ struct DlTensor {
 };
 
 struct DlExchange {
-  std::uint32_t major, minor;
+  u32 major, minor;
   const void *earlier, *allocate, *from_object, *to_object;
   int (*view)(void* object, DlTensor* tensor);  // 0, or -1 and an exception
   const void* current_stream;
@@ -126,9 +119,8 @@ inline nanobind::object checked(PyObject* result) {
   return nanobind::steal(result);
 }
 
-// As many threads as torch has, if there is work for several: below so many multiplications a
-// second one costs more than it saves.
-inline int threads_for(std::int64_t work) {
+// As many as torch has, if work (multiplications) is worth a second one.
+inline int threads_for(i64 work) {
   if (work < 32768) return 1;
   return nanobind::cast<int>(checked(PyObject_CallNoArgs(Torch::get().get_num_threads)));
 }
@@ -173,11 +165,10 @@ inline void read(PyObject* source, Tensor& tensor) {
 
 namespace nanobind::detail {
 
-template <class T>
-struct tensor_caster {
+template <class T> struct tensor_caster {
   NB_TYPE_CASTER(T, const_name("torch.Tensor"))
 
-  bool from_python(handle source, std::uint32_t, cleanup_list*) noexcept {
+  bool from_python(handle source, u32, cleanup_list*) noexcept {
     value = T{};  // one caster reads all of a list
     if (source.is_none()) return true;
     try {
@@ -199,11 +190,8 @@ struct tensor_caster {
   }
 };
 
-template <>
-struct type_caster<spgnn::Tensor> : tensor_caster<spgnn::Tensor> {};
-template <>
-struct type_caster<spgnn::Rows> : tensor_caster<spgnn::Rows> {};
-template <>
-struct type_caster<spgnn::Dense> : tensor_caster<spgnn::Dense> {};
+template <> struct type_caster<spgnn::Tensor> : tensor_caster<spgnn::Tensor> {};
+template <> struct type_caster<spgnn::Rows> : tensor_caster<spgnn::Rows> {};
+template <> struct type_caster<spgnn::Dense> : tensor_caster<spgnn::Dense> {};
 
 }  // namespace nanobind::detail

@@ -92,8 +92,7 @@ void test_attention(const KernelTable& table, std::int64_t heads, std::int64_t w
   kernels.pack({heads,
                 padded,
                 width,
-                {others.data(), nullptr},
-                {columns, 0},
+                {{others.data(), columns}, {}},
                 {numbers.data(), numbers.data(), numbers.data()},
                 rows.data(),
                 stride},
@@ -108,8 +107,7 @@ void test_attention(const KernelTable& table, std::int64_t heads, std::int64_t w
                                       width,
                                       S(0.2),
                                       {rows.data(), stride},
-                                      {own.data(), nullptr},
-                                      {columns, 0},
+                                      {{own.data(), columns}, {}},
                                       {own_numbers.data(), nullptr},
                                       nullptr,
                                       nullptr,
@@ -134,8 +132,7 @@ void test_attention(const KernelTable& table, std::int64_t heads, std::int64_t w
   expect(same_bits(gradients[0], gradients[1]), "its gradients on any threads", table, columns);
 }
 
-template <class T>
-void test_all(const KernelTable& table, std::int64_t width) {
+template <class T> void test_all(const KernelTable& table, std::int64_t width) {
   for (std::int64_t heads : {1, 3, 8, 16}) test_attention<T>(table, heads, width);
   for (std::int64_t heads : {1, 2, 3, 8, 15, 16, 17, 40}) test_segments<T>(table, heads, heads < 4);
 }

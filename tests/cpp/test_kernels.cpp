@@ -46,7 +46,7 @@ void test_spmm(const KernelTable& table, std::int64_t columns, bool long_rows, b
           table,
           {matrix.indptr.data(), matrix.indices.data(), matrix.rows,
            weighted ? values.data() : nullptr, heads, scaled ? row_scale.data() : nullptr,
-           scaled ? col_scale.data() : nullptr, x.data(), matrix.cols, x_stride, y.data(), y_stride,
+           scaled ? col_scale.data() : nullptr, x.data(), x_stride, matrix.cols, y.data(), y_stride,
            columns, accumulate},
           {heads, x_head, y_head}, threads);
       if (first.empty()) first = y;
@@ -119,8 +119,7 @@ void test_sddmm(const KernelTable& table, std::int64_t columns, bool long_rows,
   expect(close, "sddmm differs from the sum over columns", table, columns);
 }
 
-template <class T, class Index>
-void test_rows(const KernelTable& table, std::int64_t columns) {
+template <class T, class Index> void test_rows(const KernelTable& table, std::int64_t columns) {
   std::mt19937_64 rng(columns);
   const std::int64_t listed = 500, rows = 41;
   std::vector<Index> list(listed);
@@ -178,8 +177,7 @@ void test_rows(const KernelTable& table, std::int64_t columns) {
   expect(dropout_exact, "dropout changed a kept element", table, columns);
 }
 
-template <class T>
-void test_all(const KernelTable& table) {
+template <class T> void test_all(const KernelTable& table) {
   for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 272, 300}) {
     for (bool scaled : {false, true}) {
       test_spmm<T, std::int32_t>(table, columns, false, scaled);

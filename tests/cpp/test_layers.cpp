@@ -10,7 +10,7 @@
 
 #include "kernel_table.hpp"
 #include "operands.hpp"
-#include "rows.hpp"
+#include "spmm.hpp"
 
 namespace {
 
@@ -25,15 +25,12 @@ constexpr std::int64_t kWidths[] = {1, 15, 16, 17, 33, 128, 300};
 
 // A matrix whose rows lie further apart than they are wide, one number behind the beginning of its
 // memory, which ends with the last row.
-template <class T>
-struct Rows {
+template <class T> struct Rows {
   std::int64_t count, columns, stride;
   std::vector<T> memory;
 
   Rows(std::int64_t rows, std::int64_t width, std::int64_t gap, std::mt19937_64& rng)
-      : count(rows),
-        columns(width),
-        stride(width + gap),
+      : count(rows), columns(width), stride(width + gap),
         memory(random_numbers<T>(rows ? 1 + (rows - 1) * (width + gap) + width : 1, rng)) {}
 
   T* data() { return memory.data() + 1; }
@@ -61,8 +58,7 @@ bool is_kept(const spgnn::DropoutRule& rule, std::int64_t id, std::int64_t colum
 }
 
 // To rounding of T, of a number made in few steps from numbers of this size.
-template <class T>
-bool is_near(double actual, double expected, double size) {
+template <class T> bool is_near(double actual, double expected, double size) {
   return std::abs(actual - expected) <= tolerance<T>() * (size + 1);
 }
 
@@ -133,7 +129,7 @@ void test_gemm(const KernelTable& table, std::int64_t count, std::int64_t depth,
   for (int threads : {1, 2, 5}) {
     const spgnn::GemmOperand of_x{x.data(), x.stride, depth}, of_g{g.data(), g.stride, columns};
     spgnn::gemm_product(table, {of_x, {}}, {w.data(), nullptr}, {{z.data(), columns}, {}}, count,
-                        threads);
+                        {}, nullptr, threads);
     spgnn::gemm_gradient(table, {{of_g, {}}, {of_x, {}}, 0, 0, 0}, count, {sums.data(), nullptr},
                          threads);
     if (threads == 1) first_z = z, first_sums = sums;
@@ -173,6 +169,9 @@ struct Extreme {
   }
 };
 
+spgnn::Numbers numbers(const std::vector<std::int32_t>& list) { return {list.data(), nullptr}; }
+spgnn::Numbers numbers(const std::vector<std::int64_t>& list) { return {nullptr, list.data()}; }
+
 // Two blocks one after the other, and the adjoint of both.
 template <class T, class Index>
 void test_extremes(const KernelTable& table, std::int64_t columns, bool long_rows, bool largest) {
@@ -193,13 +192,23 @@ void test_extremes(const KernelTable& table, std::int64_t columns, bool long_row
     for (const bool wide : {false, true}) {
       for (const auto* matrix : {&one, &two}) {
         const bool begun = matrix == &two;
-        spgnn::extreme_rows<T, Index>(
-            table,
-            {matrix->indptr.data(), matrix->indices.data(), rows,
-             x.data() + (begun ? one.cols * x.stride : 0), x.stride, columns, largest, begun,
-             begun ? one.cols : 0, out.data(), out.stride, wide ? nullptr : narrow_arg.data(),
-             wide ? arg.data() : nullptr},
-            threads);
+        const T* listed = x.data() + (begun ? one.cols * x.stride : 0);
+        spgnn::edge_extremes<T>(table,
+                                {{matrix->indptr.data(),
+                                  {},
+                                  numbers(matrix->indices),
+                                  rows,
+                                  {},
+                                  {},
+                                  {listed, x.stride},
+                                  columns,
+                                  1,
+                                  {out.data(), out.stride}},
+                                 largest,
+                                 {wide ? nullptr : narrow_arg.data(), wide ? arg.data() : nullptr},
+                                 begun,
+                                 begun ? one.cols : 0},
+                                spgnn::EdgeOp::kCopy, threads);
       }
       if (threads == 1 && !wide) first = out;
       expect(same_bits(out.memory, first.memory), "extremes depend on threads", table, columns);
@@ -244,14 +253,14 @@ void test_cross_entropy(const KernelTable& table, std::int64_t count, std::int64
   const Rows<T> x(count, columns, 3, rng), start(count, columns, 1, rng);
   std::vector<std::int64_t> target(count);
   for (auto& one : target) one = rng() % 4 ? static_cast<std::int64_t>(rng() % columns) : -1;
-  const spgnn::CrossEntropyOperands<T> a{x.data(), x.stride, columns, count, target.data()};
   const T factor = 3;
   double first_loss = 0;
   Rows<T> first = start;
   for (int threads : {1, 2, 5}) {
     Rows<T> dx = start;
-    const double loss = spgnn::cross_entropy<T>(table, a, threads);
-    spgnn::cross_entropy_gradient<T>(table, {a, factor, dx.data(), dx.stride}, threads);
+    const spgnn::CrossEntropyOperands<T> a{{x.data(), x.stride}, columns, count,
+                                           target.data(),        factor,  {dx.data(), dx.stride}};
+    const double loss = spgnn::cross_entropy<T>(table, a, nullptr, threads);
     if (threads == 1) first_loss = loss, first = dx;
     expect(loss == first_loss, "losses depend on threads", table, columns);
     expect(same_bits(dx.memory, first.memory), "their gradients do", table, columns);
@@ -274,8 +283,7 @@ void test_cross_entropy(const KernelTable& table, std::int64_t count, std::int64
   expect(first.keeps_gaps_of(start), "gradients of losses beside their columns", table, columns);
 }
 
-template <class T>
-void test_all(const KernelTable& table) {
+template <class T> void test_all(const KernelTable& table) {
   for (std::int64_t columns : kWidths) {
     for (Act act : {Act::kNone, Act::kRelu, Act::kLeakyRelu, Act::kElu}) {
       for (std::int64_t count : {0, 1, 100}) {

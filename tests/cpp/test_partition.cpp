@@ -210,8 +210,7 @@ bool has_no_loops(const spgnn::gvb::CutGraph& graph) {
 }
 
 // Labels of a coarse level cost as much there as on all finer ones, and weights stay what they are.
-template <class Graph>
-void test_coarsening(const Matrix& matrix, const Graph& graph, bool rooted) {
+template <class Graph> void test_coarsening(const Matrix& matrix, const Graph& graph, bool rooted) {
   constexpr int kParts = 5;
   spgnn::gvb::Random random(3);
   spgnn::gvb::CoarsenOptions options;

@@ -18,8 +18,7 @@ using spgnn::KernelTable;
 using spgnn::Sum;
 
 // What packing and unpacking leave behind.
-template <class T>
-struct Outcome {
+template <class T> struct Outcome {
   std::vector<std::uint8_t> packed;
   std::vector<T> residual, y;
   double lost[2] = {0, 0};
@@ -62,8 +61,7 @@ Outcome<T> outcome(const KernelTable& table, const std::vector<T>& x, std::int64
   return found;
 }
 
-template <class T>
-void test(const KernelTable& table, std::int64_t columns, int bits) {
+template <class T> void test(const KernelTable& table, std::int64_t columns, int bits) {
   const std::int64_t rows = 41, count = 300;
   std::mt19937_64 rng(columns);
   const auto x = random_numbers<T>(rows * columns, rng);
@@ -89,8 +87,7 @@ void test(const KernelTable& table, std::int64_t columns, int bits) {
   expect(std::abs(found.lost[0] - error) <= 1e-9 * error, "what is lost differs", table, columns);
 }
 
-template <class T>
-void test_all(const KernelTable& table) {
+template <class T> void test_all(const KernelTable& table) {
   for (std::int64_t columns : {1, 2, 7, 15, 16, 17, 31, 33, 64, 100, 129, 300}) {
     for (int bits : {1, 2, 4, 8, 16}) test<T>(table, columns, bits);
   }

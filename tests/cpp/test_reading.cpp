@@ -39,9 +39,7 @@ class TemporaryFile {
 std::string said(spgnn::FileRead& read, std::int64_t answer) {
   try {
     read.take(answer);
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+  } catch (const std::exception& error) { return error.what(); }
   return "";
 }
 
@@ -73,8 +71,7 @@ void test_jobs(const std::string& path, const std::vector<char>& bytes, bool rin
     const auto job = std::make_shared<spgnn::StretchJob>(file, std::move(stretches), seed % 3000);
     pool.submit(job, 1 + static_cast<int>(seed % 150));
     if (seed % 7 == 0) job->give_up();
-    while (!job->done_within(100)) {
-    }
+    while (!job->done_within(100)) {}
     expect(job->error().empty(), "no error");
     if (seed % 7 == 0) return;
     for (const spgnn::Stretch& stretch : expected) {

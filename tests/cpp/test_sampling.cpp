@@ -25,8 +25,7 @@ void require(bool holds, const char* what) {
 }
 
 // Rows of these lengths, with times that rise in a row and weights.
-template <class Index>
-struct Graph {
+template <class Index> struct Graph {
   std::int64_t cols;
   std::vector<std::int64_t> indptr{0}, times, ids, order, place_of;
   std::vector<Index> indices;
@@ -162,8 +161,7 @@ void draw_neighbors(const Graph<Index>& graph, spgnn::Tables& tables, std::mt199
 }
 
 // One row of all vertices.
-template <class Index>
-Graph<Index> all_vertices(std::int64_t count, std::mt19937_64& rng) {
+template <class Index> Graph<Index> all_vertices(std::int64_t count, std::mt19937_64& rng) {
   Graph<Index> one({count}, rng);
   one.cols = count;
   for (std::int64_t v = 0; v < count; ++v) one.indices[v] = static_cast<Index>(v);
@@ -212,14 +210,13 @@ void draw_others(const Graph<Index>& graph, spgnn::Tables& tables, std::mt19937_
     setting.options.directed = false;
     check(graph, setting, spgnn::induced_sample(rows, tables, seeds, true, threads));
     spgnn::relabel(seeds.first(std::min<std::size_t>(seeds.size(), 1)),
-                   std::span<const Index>(graph.indices), threads);
+                   std::span<const Index>(graph.indices));
     spgnn::row_order(std::span<const std::int64_t>(graph.indptr), graph.indices.data(),
                      graph.ids.data(), graph.times.data(), threads);
   }
 }
 
-template <class Index>
-void run(std::mt19937_64& rng) {
+template <class Index> void run(std::mt19937_64& rng) {
   std::vector<std::int64_t> many(300);
   for (std::int64_t& length : many) length = static_cast<std::int64_t>(rng() % 12);
   many[3] = 2000;

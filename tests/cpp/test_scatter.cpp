@@ -51,15 +51,12 @@ struct Graph {
 
 // Plain: z, x and g [columns or rows, heads, width], d and s [rows or columns, heads], GATv2's
 // vector [heads, width].
-template <class T>
-struct Operands {
+template <class T> struct Operands {
   std::int64_t heads, width;
   std::vector<T> z, g, d, s, x, vector;
 
   Operands(const Graph& graph, std::int64_t count, std::int64_t each, std::mt19937_64& rng)
-      : heads(count),
-        width(each),
-        z(random_numbers<T>(graph.cols * count * each, rng)),
+      : heads(count), width(each), z(random_numbers<T>(graph.cols * count * each, rng)),
         g(random_numbers<T>(graph.rows * count * each, rng)),
         d(random_numbers<T>(graph.rows * count, rng)),
         s(random_numbers<T>(graph.cols * count, rng)),
@@ -75,14 +72,8 @@ struct Sums {
 
   template <class T>
   Sums(const Operands<T>& a, bool v2)
-      : z(a.z.size()),
-        s(a.s.size()),
-        own(v2 ? a.x.size() : a.d.size()),
-        vector(a.vector.size()),
-        z_size(z),
-        s_size(s),
-        own_size(own),
-        vector_size(vector) {}
+      : z(a.z.size()), s(a.s.size()), own(v2 ? a.x.size() : a.d.size()), vector(a.vector.size()),
+        z_size(z), s_size(s), own_size(own), vector_size(vector) {}
 };
 
 // Whether dropout keeps a weight, as docs/kernels.md says.
@@ -175,8 +166,7 @@ void test(const KernelTable& table, const Graph& graph, std::int64_t heads, std:
   kernels.pack({heads,
                 padded,
                 width,
-                {a.z.data(), nullptr},
-                {columns, 0},
+                {{a.z.data(), columns}, {}},
                 {v2 ? nullptr : a.s.data(), nullptr, nullptr},
                 rows.data(),
                 stride},
@@ -196,8 +186,7 @@ void test(const KernelTable& table, const Graph& graph, std::int64_t heads, std:
                                              width,
                                              T(kSlope),
                                              {rows.data(), stride},
-                                             {a.x.data(), a.g.data()},
-                                             {columns, columns},
+                                             {{a.x.data(), columns}, {a.g.data(), columns}},
                                              {a.d.data(), nullptr},
                                              v2 ? a.vector.data() : nullptr,
                                              nullptr,
@@ -242,8 +231,7 @@ void test(const KernelTable& table, const Graph& graph, std::int64_t heads, std:
   }
 }
 
-template <class T>
-void test_all(const KernelTable& table) {
+template <class T> void test_all(const KernelTable& table) {
   std::mt19937_64 rng(1);
   const Graph empty({}, 3, rng), one({5}, 7, rng), alone({0}, 1, rng);
   // Rows of more nonzeros than are kept at once, and than a batch has.

@@ -184,9 +184,7 @@ def sums_of_parts(parts: Float64Array, largest: float, entries: int) -> Float64A
     return total
 
 
-def relabel(
-    targets: Tensor, indptr: Tensor, columns: Tensor, *, threads: int | None = None
-) -> tuple[Tensor, Tensor]:
+def relabel(targets: Tensor, indptr: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """The targets, then other columns in the order found, int64 [m], and the columns' places in it.
 
     Targets, int64, are each different, and numbered as the columns [edges] are; places are int32.
@@ -196,9 +194,7 @@ def relabel(
     if indptr.shape != (rows + 1,) or int(indptr[-1]) != entries:
         raise InputError(f"indptr must be int64 [{rows + 1}] and end at {entries}")
     try:
-        nodes, indices = _native.relabel(
-            listed, columns.contiguous().numpy(), thread_count(threads)
-        )
+        nodes, indices = _native.relabel(listed, columns.contiguous().numpy())
     except ValueError as error:
         raise InputError(f"targets: {error}") from None
     return torch.from_numpy(nodes), torch.from_numpy(indices)

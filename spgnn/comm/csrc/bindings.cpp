@@ -10,7 +10,7 @@ using namespace nb::literals;
 
 namespace {
 
-using Counts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using spgnn::Endpoint;
 using spgnn::Operation;
 
@@ -27,17 +27,17 @@ void bind_comm(nb::module_& m) {
   nb::class_<Operation>(m, "Operation", "Begun, and perhaps not read yet.")
       .def_ro("mismatched", &Operation::mismatched);
   nb::class_<Endpoint>(m, "Endpoint", "A rank's own memory, which its peers read, and theirs.")
-      .def(nb::init<std::size_t, std::uint64_t, int, int, bool>(), "span"_a, "token"_a, "ranks"_a,
-           "rank"_a, "spins"_a)
+      .def(nb::init<std::size_t, u64, int, int, bool>(), "span"_a, "token"_a, "ranks"_a, "rank"_a,
+           "spins"_a)
       .def_prop_ro("file", &Endpoint::file)
       .def("meet", &Endpoint::meet, "rank"_a, "process"_a, "file"_a, "token"_a)
       .def("open", &Endpoint::open, "key"_a, "members"_a, "member"_a)
       .def("reserve", &Endpoint::reserve, "channel"_a, "count"_a)
       .def(
           "begin",
-          [](Endpoint& self, int channel, spgnn::Number number, std::uint32_t kind,
-             std::uintptr_t send, const Counts& sent, std::size_t unit, bool same,
-             std::uintptr_t receive, const Counts& received, bool followed, std::size_t budget) {
+          [](Endpoint& self, int channel, spgnn::Number number, u32 kind, std::uintptr_t send,
+             const Counts& sent, std::size_t unit, bool same, std::uintptr_t receive,
+             const Counts& received, bool followed, std::size_t budget) {
             nb::gil_scoped_release released;
             return self.begin(channel, number, kind, stretches(send, sent, unit), same,
                               stretches(receive, received, unit), followed, budget);

@@ -9,26 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <iterator>
-#include <list>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
+#include "std.hpp"
 
 namespace spgnn {
 
-// Which stretches of a length of memory are taken. The lowest that is free is given out, so that
-// as few pages as possible are ever touched.
+// Which stretches of memory are taken; the lowest free is given, to touch few pages.
 class Arena {
  public:
   Arena(std::size_t first, std::size_t last) : end_(last), top_(first) {
@@ -71,8 +56,7 @@ class Arena {
   std::size_t taken() const { return taken_; }
 
   // Calls `body(first, length)` for stretches that are free and may have been touched.
-  template <class Body>
-  void each_free(Body body) {
+  template <class Body> void each_free(Body body) {
     for (const auto& [first, size] : free_) {
       const std::size_t last = first + size < top_ ? first + size : top_;
       if (first < last) body(first, last - first);
@@ -96,50 +80,49 @@ class Arena {
 constexpr std::size_t kChannels = 4096;  // groups of ranks that a rank may be in
 constexpr std::size_t kSlots = 64;       // operations of a group that nobody has to wait for yet
 
-using Number = std::uint64_t;
+using Number = u64;
 
 // One operation of this rank in a group. Its number says that the rest can be read.
 struct Slot {
   std::atomic<Number> number;  // 0: never used
-  std::uint64_t record;        // where
+  u64 record;                  // where
 };
 
 struct ChannelTable {
-  std::atomic<std::uint64_t> key;
+  std::atomic<u64> key;
   Slot slots[kSlots];
 };
 
 struct Header {
-  std::uint64_t token;
+  u64 token;
   // Rises when there is something to look at. Whoever sleeps until then counts himself.
-  std::atomic<std::uint32_t> bell;
-  std::atomic<std::uint32_t> sleepers;
-  std::atomic<std::uint32_t> channels;
+  std::atomic<u32> bell;
+  std::atomic<u32> sleepers;
+  std::atomic<u32> channels;
   ChannelTable tables[kChannels];
 };
 
 // What a rank has for one of its peers.
 struct Part {
-  std::uint64_t first;
-  std::uint64_t length;
+  u64 first;
+  u64 length;
 };
 
 // What a rank has for its peers; one part for each rank of the group follows.
 struct Record {
-  std::atomic<std::uint32_t> left;  // that have not read theirs
-  std::uint32_t kind;
+  std::atomic<u32> left;  // that have not read theirs
+  u32 kind;
 
   Part* parts() { return reinterpret_cast<Part*>(this + 1); }
 };
 
 static_assert(std::atomic<Number>::is_always_lock_free);
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-static_assert(sizeof(std::atomic<std::uint32_t>) == 4, "futexes are of 32 bits");
+static_assert(std::atomic<u32>::is_always_lock_free);
+static_assert(sizeof(std::atomic<u32>) == 4, "futexes are of 32 bits");
 
 constexpr std::size_t kArena = (sizeof(Header) + 4095) / 4096 * 4096;
 
-// Memory that other processes of this machine map as well. It has no name in any file system, so
-// it is gone with the last process that has it, however that ends.
+// Memory that other processes map as well; nameless, so it is gone with the last that has it.
 class SharedPages {
  public:
   SharedPages() = default;
@@ -197,7 +180,7 @@ class SharedPages {
 // Bytes for each rank of a group; those of one follow those of the rank before.
 struct Stretches {
   std::byte* data;
-  const std::int64_t* counts;
+  const i64* counts;
   std::size_t unit;  // bytes of one
 
   std::size_t length(std::size_t rank) const {
@@ -215,7 +198,7 @@ struct Operation {
 
   int channel;
   Number number;
-  std::uint32_t kind;
+  u32 kind;
   std::vector<Source> sources;
   bool followed;  // by something that must be done once it is done
   bool mismatched = false;
@@ -223,20 +206,14 @@ struct Operation {
   bool done() const { return sources.empty(); }
 };
 
-// A rank's own memory, which its peers read, and theirs.
-//
-// A rank copies what it has for others into its own memory, says where in a slot, and rings their
-// bells. It copies what they have for it out of theirs when it waits for it, or whenever it waits
-// for anything. No thread works behind anybody's back.
+// A rank's own memory, which its peers read, and theirs. A rank copies what it has for others into
+// its own, says where in a slot, and rings their bells; it copies what they have for it out of
+// theirs when it waits for anything. No thread works behind anybody's back.
 class Endpoint {
  public:
-  Endpoint(std::size_t span, std::uint64_t token, int ranks, int rank, bool spins)
-      : own_(SharedPages::make(span)),
-        peers_(static_cast<std::size_t>(ranks)),
-        rank_(rank),
-        span_(span),
-        spins_(spins),
-        arena_(kArena, span) {
+  Endpoint(std::size_t span, u64 token, int ranks, int rank, bool spins)
+      : own_(SharedPages::make(span)), peers_(static_cast<std::size_t>(ranks)), rank_(rank),
+        span_(span), spins_(spins), arena_(kArena, span) {
     if (!own_) throw std::runtime_error("no shared memory");
     header(rank_).token = token;
   }
@@ -244,7 +221,7 @@ class Endpoint {
   int file() const { return own_.file(); }
 
   // Whether the memory of a peer can be had.
-  bool meet(int rank, long process, int file, std::uint64_t token) {
+  bool meet(int rank, long process, int file, u64 token) {
     auto pages = SharedPages::of(process, file, span_);
     if (!pages || reinterpret_cast<Header*>(pages.data())->token != token) return false;
     peers_[static_cast<std::size_t>(rank)] = std::move(pages);
@@ -252,16 +229,16 @@ class Endpoint {
   }
 
   // A group of ranks; `members` are their numbers in the job. Peers may come later, or have come.
-  int open(std::uint64_t key, std::vector<int> members, std::size_t self) {
+  int open(u64 key, std::vector<int> members, std::size_t self) {
     const std::lock_guard lock(mutex_);
     auto& own = header(rank_);
-    const std::uint32_t place = own.channels.load();
+    const u32 place = own.channels.load();
     if (place == kChannels) throw std::runtime_error("too many groups of ranks");
     own.tables[place].key.store(key);
     own.channels.store(place + 1);
     const std::size_t size = members.size();
     channels_.push_back({key, std::move(members), self, place, 1, std::vector<int>(size, -1),
-                         std::vector<std::uint64_t>(kSlots, 0)});
+                         std::vector<u64>(kSlots, 0)});
     return static_cast<int>(channels_.size() - 1);
   }
 
@@ -274,9 +251,9 @@ class Endpoint {
 
   // Post what is sent, and take note of what will be read. With `same`, everyone with a length
   // gets the same bytes. Nothing is done, and nothing returned, while there is no room.
-  std::shared_ptr<Operation> begin(int channel, Number number, std::uint32_t kind,
-                                   const Stretches& send, bool same, const Stretches& receive,
-                                   bool followed, std::size_t budget) {
+  std::shared_ptr<Operation> begin(int channel, Number number, u32 kind, const Stretches& send,
+                                   bool same, const Stretches& receive, bool followed,
+                                   std::size_t budget) {
     const std::lock_guard lock(mutex_);
     heard_ = header(rank_).bell.load();
     progress();
@@ -344,13 +321,13 @@ class Endpoint {
 
  private:
   struct Channel {
-    std::uint64_t key;
+    u64 key;
     std::vector<int> members;
     std::size_t self;
-    std::uint32_t place;
+    u32 place;
     Number next;
-    std::vector<int> places;          // of the group in the peers' headers, once they are known
-    std::vector<std::uint64_t> held;  // records that somebody has still to read, by slot
+    std::vector<int> places;  // of the group in the peers' headers, once they are known
+    std::vector<u64> held;    // records that somebody has still to read, by slot
   };
   struct Held {
     std::size_t record, length;
@@ -369,11 +346,11 @@ class Endpoint {
     return from;
   }
 
-  bool post(Channel& group, Slot& slot, Number number, std::uint32_t kind, const Stretches& send,
-            bool same, std::size_t budget) {
+  bool post(Channel& group, Slot& slot, Number number, u32 kind, const Stretches& send, bool same,
+            std::size_t budget) {
     const std::size_t size = group.members.size();
     std::size_t payload = 0;
-    std::uint32_t readers = 0;
+    u32 readers = 0;
     for (std::size_t member = 0; member < size; ++member) {
       if (member == group.self || send.counts[member] == 0) continue;
       payload = same ? send.length(member) : payload + send.length(member);
@@ -432,8 +409,8 @@ class Endpoint {
     int& place = group.places[source.member];
     auto& theirs = header(peer);
     if (place < 0) {
-      const std::uint32_t made = theirs.channels.load();
-      for (std::uint32_t number = 0; number < made && place < 0; ++number) {
+      const u32 made = theirs.channels.load();
+      for (u32 number = 0; number < made && place < 0; ++number) {
         if (theirs.tables[number].key.load() == group.key) place = static_cast<int>(number);
       }
       if (place < 0) return false;
@@ -472,15 +449,14 @@ class Endpoint {
     }
   }
 
-  template <class Ready>
-  bool sleep_until(Ready ready, double seconds) {
+  template <class Ready> bool sleep_until(Ready ready, double seconds) {
     using Clock = std::chrono::steady_clock;
     const auto start = Clock::now();
     const auto end = start + std::chrono::duration<double>(seconds);
     const auto sleepy = start + std::chrono::microseconds(spins_ ? 50 : 0);
     auto& own = header(rank_);
     while (true) {
-      const std::uint32_t heard = own.bell.load();
+      const u32 heard = own.bell.load();
       {
         const std::lock_guard lock(mutex_);
         progress();
@@ -508,7 +484,7 @@ class Endpoint {
   std::list<std::shared_ptr<Operation>> pending_;
   std::list<Held> held_;
   int unnoticed_ = 0;
-  std::uint32_t heard_ = 0;
+  u32 heard_ = 0;
 };
 
 }  // namespace spgnn

@@ -11,16 +11,15 @@ using namespace spgnn::python;
 
 namespace {
 
-nb::object count_degrees(const spgnn::BlockModel& model, std::uint64_t vertices,
-                         std::uint64_t edges, int threads, nb::object progress) {
+nb::object count_degrees(const spgnn::BlockModel& model, u64 vertices, u64 edges, int threads,
+                         nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   return to_numpy(
       unlocked([&] { return spgnn::count_degrees(model, vertices, edges, threads, tick); }));
 }
 
-nb::tuple draw_rows(const spgnn::BlockModel& model, std::uint64_t first,
-                    Array<std::int32_t> degrees, std::uint64_t edges, int threads,
-                    nb::object progress) {
+nb::tuple draw_rows(const spgnn::BlockModel& model, u64 first, Array<i32> degrees, u64 edges,
+                    int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   auto range = unlocked(
       [&] { return spgnn::draw_rows(model, first, span_of(degrees), edges, threads, tick); });
@@ -28,7 +27,7 @@ nb::tuple draw_rows(const spgnn::BlockModel& model, std::uint64_t first,
                         to_numpy(std::move(range.columns), range.nonzeros));
 }
 
-nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string& head,
+nb::tuple parse_lines(nb::bytes text, i64 first_line, const std::string& head,
                       const std::string& cycle, const std::string& separators,
                       const std::string& comments, bool blank_rows) {
   constexpr const char* kFaults[] = {"",      "integer", "spelling", "missing",
@@ -43,9 +42,9 @@ nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string
                         to_numpy(std::move(rows.counts)), to_numpy(std::move(rows.lines)), fault);
 }
 
-nb::object number_names(spgnn::NameTable& table, Array<std::int64_t> begins,
-                        Array<std::uint8_t> bytes, bool all_known) {
-  std::vector<std::int64_t> numbers(begins.size() - 1);
+nb::object number_names(spgnn::NameTable& table, Array<i64> begins, Array<u8> bytes,
+                        bool all_known) {
+  std::vector<i64> numbers(begins.size() - 1);
   unlocked([&] {
     table.number(span_of(begins), reinterpret_cast<const char*>(bytes.data()), all_known,
                  numbers.data());
@@ -53,15 +52,15 @@ nb::object number_names(spgnn::NameTable& table, Array<std::int64_t> begins,
   return to_numpy(std::move(numbers));
 }
 
-nb::tuple take_names(const spgnn::NameTable& table, Array<std::int64_t> numbers) {
-  std::vector<std::int64_t> begins{0};
-  std::vector<std::uint8_t> bytes;
-  for (const std::int64_t number : span_of(numbers)) {
+nb::tuple take_names(const spgnn::NameTable& table, Array<i64> numbers) {
+  std::vector<i64> begins{0};
+  std::vector<u8> bytes;
+  for (const i64 number : span_of(numbers)) {
     const auto name = table[static_cast<std::size_t>(number)];
     bytes.insert(bytes.end(), name.begin(), name.end());
-    begins.push_back(static_cast<std::int64_t>(bytes.size()));
+    begins.push_back(static_cast<i64>(bytes.size()));
   }
-  return nb::make_tuple(to_numpy(std::move(begins)), to_numpy(std::move(bytes)));
+  return to_tuple(std::move(begins), std::move(bytes));
 }
 
 }  // namespace
@@ -86,9 +85,9 @@ void bind_data(nb::module_& m) {
       m, "BlockModel", "Degree-corrected block model over communities [starts[c], starts[c + 1]).")
       .def(
           "__init__",
-          [](spgnn::BlockModel* self, Array<std::int64_t> starts, std::uint64_t district,
-             double inside, double near, double exponent, double hub, std::uint64_t seed) {
-            std::vector<std::int64_t> begins(starts.data(), starts.data() + starts.size());
+          [](spgnn::BlockModel* self, Array<i64> starts, u64 district, double inside, double near,
+             double exponent, double hub, u64 seed) {
+            std::vector<i64> begins(starts.data(), starts.data() + starts.size());
             new (self) spgnn::BlockModel(begins, district, inside, near, exponent, hub, seed);
           },
           "starts"_a, "district"_a, "inside"_a, "near"_a, "exponent"_a, "hub"_a, "seed"_a)

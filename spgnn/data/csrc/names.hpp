@@ -1,26 +1,13 @@
 // Numbers of names: byte strings become 0, 1, 2, …, in the order in which they first occur.
 #pragma once
 
-#include <algorithm>
-#include <bit>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-#include <numeric>
-#include <span>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "big_array.hpp"
-#include "input_error.hpp"
+#include "std.hpp"
 
 namespace spgnn {
 
 // An array that grows by moving its pages, not by a copy of them.
-template <class T>
-class GrowingArray {
+template <class T> class GrowingArray {
  public:
   GrowingArray() = default;
   GrowingArray(const GrowingArray&) = delete;
@@ -49,17 +36,16 @@ class GrowingArray {
 class NameTable {
  public:
   NameTable() : slots_(kLeastSlots) {
-    const std::int64_t zero = 0;
+    const i64 zero = 0;
     ends_.append(&zero, 1);
   }
 
   // The number of each name, bytes [begins[i], begins[i + 1]) of `bytes`. A new one gets the next
   // number; if none may be new, −1.
-  void number(std::span<const std::int64_t> begins, const char* bytes, bool all_known,
-              std::int64_t* numbers) {
+  void number(std::span<const i64> begins, const char* bytes, bool all_known, i64* numbers) {
     // The slots of a few names are fetched together: each would be waited for alone.
     constexpr std::size_t kTogether = 32;
-    std::uint64_t hashes[kTogether];
+    u64 hashes[kTogether];
     const std::size_t names = begins.size() - 1;
     for (std::size_t first = 0; first < names; first += kTogether) {
       const std::size_t last = std::min(first + kTogether, names);
@@ -73,13 +59,13 @@ class NameTable {
     }
   }
 
-  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()) - 1; }
+  i64 size() const { return std::ssize(ends_) - 1; }
   std::string_view operator[](std::size_t i) const {
     return {bytes_.data() + ends_[i], static_cast<std::size_t>(ends_[i + 1] - ends_[i])};
   }
 
   // Numbers in rising order of their names' bytes.
-  std::vector<std::int64_t> order() const {
+  std::vector<i64> order() const {
     // Most pairs differ in the eight bytes behind what all names begin with.
     std::size_t common = size() ? (*this)[0].size() : 0;
     for (std::size_t i = 1; i < static_cast<std::size_t>(size()); ++i) {
@@ -87,11 +73,11 @@ class NameTable {
       const auto end = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
       common = static_cast<std::size_t>(end - a.begin());
     }
-    std::vector<std::pair<std::uint64_t, std::int64_t>> keys;
+    std::vector<std::pair<u64, i64>> keys;
     keys.reserve(size());
-    for (std::int64_t i = 0; i < size(); ++i) {
+    for (i64 i = 0; i < size(); ++i) {
       const auto rest = (*this)[i].substr(common);
-      std::uint64_t key = 0;
+      u64 key = 0;
       std::memcpy(&key, rest.data(), std::min<std::size_t>(rest.size(), 8));
       if constexpr (std::endian::native == std::endian::little) key = __builtin_bswap64(key);
       keys.emplace_back(key, i);
@@ -99,7 +85,7 @@ class NameTable {
     std::sort(keys.begin(), keys.end(), [&](const auto& a, const auto& b) {
       return a.first != b.first ? a.first < b.first : (*this)[a.second] < (*this)[b.second];
     });
-    std::vector<std::int64_t> numbers(keys.size());
+    std::vector<i64> numbers(keys.size());
     std::ranges::transform(keys, numbers.begin(), [](const auto& key) { return key.second; });
     return numbers;
   }
@@ -107,17 +93,16 @@ class NameTable {
  private:
   // Part of a hash, and a number + 1; 0: empty.
   struct Slot {
-    std::uint32_t mark, number;
+    u32 mark, number;
   };
   static constexpr std::size_t kLeastSlots = 1 << 10;
 
-  static std::string_view view(const char* bytes, std::span<const std::int64_t> begins,
-                               std::size_t i) {
+  static std::string_view view(const char* bytes, std::span<const i64> begins, std::size_t i) {
     return {bytes + begins[i], static_cast<std::size_t>(begins[i + 1] - begins[i])};
   }
 
-  static std::uint64_t hash(std::string_view name) {
-    std::uint64_t state = 0x9e3779b97f4a7c15u ^ name.size(), word;
+  static u64 hash(std::string_view name) {
+    u64 state = 0x9e3779b97f4a7c15u ^ name.size(), word;
     const auto mix = [&] {
       state = (state ^ word) * 0xbf58476d1ce4e5b9u;
       state ^= state >> 29;
@@ -136,39 +121,39 @@ class NameTable {
     return state;
   }
 
-  std::int64_t find(std::string_view name, std::uint64_t hashed, bool all_known) {
-    const auto mark = static_cast<std::uint32_t>(hashed >> 32);
+  i64 find(std::string_view name, u64 hashed, bool all_known) {
+    const auto mark = static_cast<u32>(hashed >> 32);
     std::size_t at = hashed & (slots_.size() - 1);
     for (; slots_[at].number; at = (at + 1) & (slots_.size() - 1)) {
       if (slots_[at].mark == mark && (*this)[slots_[at].number - 1] == name) {
-        return static_cast<std::int64_t>(slots_[at].number) - 1;
+        return static_cast<i64>(slots_[at].number) - 1;
       }
     }
     if (all_known) return -1;
-    const std::int64_t number = size();
+    const i64 number = size();
     if (number >= 0xfffffffeu) throw InputError("more than 4,294,967,294 different ids");
     bytes_.append(name.data(), name.size());
-    const auto end = static_cast<std::int64_t>(bytes_.size());
+    const auto end = std::ssize(bytes_);
     ends_.append(&end, 1);
-    slots_[at] = {mark, static_cast<std::uint32_t>(number + 1)};
+    slots_[at] = {mark, static_cast<u32>(number + 1)};
     if (3 * static_cast<std::size_t>(size()) > 2 * slots_.size()) grow();
     return number;
   }
 
   void grow() {
     BigArray<Slot> larger(2 * slots_.size());
-    for (std::int64_t i = 0; i < size(); ++i) {
-      const std::uint64_t hashed = hash((*this)[i]);
+    for (i64 i = 0; i < size(); ++i) {
+      const u64 hashed = hash((*this)[i]);
       std::size_t at = hashed & (larger.size() - 1);
       while (larger[at].number) at = (at + 1) & (larger.size() - 1);
-      larger[at] = {static_cast<std::uint32_t>(hashed >> 32), static_cast<std::uint32_t>(i + 1)};
+      larger[at] = {static_cast<u32>(hashed >> 32), static_cast<u32>(i + 1)};
     }
     slots_ = std::move(larger);
   }
 
   BigArray<Slot> slots_;
   GrowingArray<char> bytes_;
-  GrowingArray<std::int64_t> ends_;
+  GrowingArray<i64> ends_;
 };
 
 }  // namespace spgnn

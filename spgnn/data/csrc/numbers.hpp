@@ -2,12 +2,7 @@
 // one that is not is named.
 #pragma once
 
-#include <algorithm>
-#include <charconv>
-#include <cstdint>
-#include <string_view>
-#include <system_error>
-#include <vector>
+#include "std.hpp"
 
 namespace spgnn {
 
@@ -24,11 +19,11 @@ struct Grammar {
 enum class Fault { none, integer, spelling, missing, large, number, range, count };
 
 struct Rows {
-  std::vector<std::int64_t> integers, counts, lines;
+  std::vector<i64> integers, counts, lines;
   std::vector<double> reals;
   // The first fault: the line, the field's place in the text, or how many fields the line has.
   Fault fault = Fault::none;
-  std::int64_t line = 0, begin = 0, end = 0, fields = 0;
+  i64 line = 0, begin = 0, end = 0, fields = 0;
 };
 
 class LineParser {
@@ -40,9 +35,9 @@ class LineParser {
     separates_['"'] = false;
   }
 
-  void run(std::int64_t first_line) {
+  void run(i64 first_line) {
     const char* at = begin_;
-    for (std::int64_t line = first_line; at != end_ && rows_.fault == Fault::none; ++line) {
+    for (i64 line = first_line; at != end_ && rows_.fault == Fault::none; ++line) {
       if (is_comment(skip(at))) {
         while (at != end_ && *at != '\n') ++at;
       } else {
@@ -54,7 +49,7 @@ class LineParser {
 
  private:
   // Returns where the line ends.
-  const char* parse_line(const char* at, std::int64_t line) {
+  const char* parse_line(const char* at, i64 line) {
     std::size_t fields = 0;
     for (;; ++fields) {
       const char* before = at;
@@ -76,7 +71,7 @@ class LineParser {
     }
     if (fields == 0 && !grammar_.blank_rows) return at;
     if (fields > 0 && !complete(fields)) return wrong_count(at, line, fields);
-    rows_.counts.push_back(static_cast<std::int64_t>(fields));
+    rows_.counts.push_back(static_cast<i64>(fields));
     rows_.lines.push_back(line);
     return at;
   }
@@ -93,7 +88,7 @@ class LineParser {
   }
 
   const char* parse_integer(const char* at, bool is_id) {
-    std::int64_t value = 0;
+    i64 value = 0;
     if (is_id && !is_printed(at)) return fail(Fault::spelling, at);
     auto [end, error] = std::from_chars(without_plus(at), end_, value);
     if (!closes(end) || error == std::errc::invalid_argument) return fail(Fault::integer, at);
@@ -113,11 +108,11 @@ class LineParser {
     rows_.fault = fault;
     return at;
   }
-  const char* wrong_count(const char* at, std::int64_t line, std::size_t fields) {
+  const char* wrong_count(const char* at, i64 line, std::size_t fields) {
     for (at = skip(at); at != end_ && *at != '\n'; at = skip(end_of_field(at))) ++fields;
     rows_.fault = Fault::count;
     rows_.line = line;
-    rows_.fields = static_cast<std::int64_t>(fields);
+    rows_.fields = static_cast<i64>(fields);
     return end_;
   }
 

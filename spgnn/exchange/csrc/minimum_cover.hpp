@@ -1,43 +1,36 @@
 // Minimum vertex cover of a bipartite graph: Hopcroft–Karp (1973) and König's theorem.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <vector>
+#include "std.hpp"
 
 namespace spgnn {
 
-// The bipartite graph of a sparse block: row r is joined to columns[begin[r] .. begin[r + 1]).
-// Fewer than 2^31 rows and columns.
-template <class Column>
-struct BipartiteGraph {
-  std::span<const std::int64_t> begin;  // rows + 1 entries
-  std::span<const Column> columns;      // each in [0, num_columns)
-  std::int64_t num_columns;
+// Row r is joined to columns[begin[r] .. begin[r + 1]). Fewer than 2^31 rows and columns.
+template <class Column> struct BipartiteGraph {
+  std::span<const i64> begin;       // rows + 1 entries
+  std::span<const Column> columns;  // each in [0, num_columns)
+  i64 num_columns;
 
-  std::int64_t num_rows() const { return static_cast<std::int64_t>(begin.size()) - 1; }
+  i64 num_rows() const { return std::ssize(begin) - 1; }
 };
 
 // Holds its work arrays, so that one object can cover many blocks without allocating anew.
-template <class Column>
-class MinimumVertexCover {
+template <class Column> class MinimumVertexCover {
  public:
   // Marks the rows and columns of one minimum cover and returns its size. Deterministic.
-  std::int64_t operator()(const BipartiteGraph<Column>& graph, std::vector<std::uint8_t>& row_cover,
-                          std::vector<std::uint8_t>& column_cover) {
-    std::int64_t size = match(graph);
+  i64 operator()(const BipartiteGraph<Column>& graph, std::vector<u8>& row_cover,
+                 std::vector<u8>& column_cover) {
+    i64 size = match(graph);
     // König: with Z = all that alternating paths from free rows reach, the cover is
     // (rows outside Z) and (columns inside Z). search_layers leaves Z in row_layer_.
     row_cover.assign(graph.num_rows(), 0);
     column_cover.assign(graph.num_columns, 0);
-    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+    for (i64 row = 0; row < graph.num_rows(); ++row) {
       if (row_layer_[row] == kUnreached) {
         row_cover[row] = 1;
         continue;
       }
-      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+      for (i64 e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
         column_cover[graph.columns[e]] = 1;
       }
     }
@@ -45,20 +38,20 @@ class MinimumVertexCover {
   }
 
  private:
-  using Node = std::int32_t;  // halves what the search has to touch
+  using Node = i32;  // halves what the search has to touch
   static constexpr Node kFree = -1;
-  static constexpr std::int32_t kUnreached = std::numeric_limits<std::int32_t>::max();
+  static constexpr i32 kUnreached = std::numeric_limits<i32>::max();
 
   // Returns the size of a maximum matching; row_layer_ holds the last, fruitless search.
-  std::int64_t match(const BipartiteGraph<Column>& graph) {
+  i64 match(const BipartiteGraph<Column>& graph) {
     row_mate_.assign(graph.num_rows(), kFree);
     column_mate_.assign(graph.num_columns, kFree);
     row_layer_.assign(graph.num_rows(), kUnreached);
     next_edge_.resize(graph.num_rows());
-    std::int64_t size = match_greedily(graph);
+    i64 size = match_greedily(graph);
     while (search_layers(graph)) {
       std::copy(graph.begin.begin(), graph.begin.end() - 1, next_edge_.begin());
-      for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+      for (i64 row = 0; row < graph.num_rows(); ++row) {
         if (row_mate_[row] == kFree && augment(graph, row)) ++size;
       }
     }
@@ -66,10 +59,10 @@ class MinimumVertexCover {
   }
 
   // Most rows find a free column at once; the phases after this are few.
-  std::int64_t match_greedily(const BipartiteGraph<Column>& graph) {
-    std::int64_t size = 0;
-    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
-      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+  i64 match_greedily(const BipartiteGraph<Column>& graph) {
+    i64 size = 0;
+    for (i64 row = 0; row < graph.num_rows(); ++row) {
+      for (i64 e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
         if (column_mate_[graph.columns[e]] != kFree) continue;
         row_mate_[row] = static_cast<Node>(graph.columns[e]);
         column_mate_[graph.columns[e]] = static_cast<Node>(row);
@@ -83,14 +76,14 @@ class MinimumVertexCover {
   // Breadth-first from all free rows; true if some shortest augmenting path exists.
   bool search_layers(const BipartiteGraph<Column>& graph) {
     queue_.clear();
-    for (std::int64_t row = 0; row < graph.num_rows(); ++row) {
+    for (i64 row = 0; row < graph.num_rows(); ++row) {
       row_layer_[row] = row_mate_[row] == kFree ? 0 : kUnreached;
       if (row_mate_[row] == kFree) queue_.push_back(static_cast<Node>(row));
     }
     bool found = false;
     for (std::size_t head = 0; head < queue_.size(); ++head) {
-      std::int64_t row = queue_[head];
-      for (std::int64_t e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
+      i64 row = queue_[head];
+      for (i64 e = graph.begin[row]; e < graph.begin[row + 1]; ++e) {
         const Node mate = column_mate_[graph.columns[e]];
         if (mate == kFree) {
           found = true;
@@ -104,11 +97,11 @@ class MinimumVertexCover {
   }
 
   // Depth-first along the layers; an explicit stack, because paths can be as long as the graph.
-  bool augment(const BipartiteGraph<Column>& graph, std::int64_t root) {
+  bool augment(const BipartiteGraph<Column>& graph, i64 root) {
     stack_.assign(1, static_cast<Node>(root));
     while (!stack_.empty()) {
-      std::int64_t row = stack_.back();
-      std::int64_t& e = next_edge_[row];
+      i64 row = stack_.back();
+      i64& e = next_edge_[row];
       if (e == graph.begin[row + 1]) {
         row_layer_[row] = kUnreached;
         stack_.pop_back();
@@ -141,7 +134,7 @@ class MinimumVertexCover {
   }
 
   std::vector<Node> row_mate_, column_mate_, queue_, stack_, row_layer_;
-  std::vector<std::int64_t> next_edge_;
+  std::vector<i64> next_edge_;
 };
 
 }  // namespace spgnn

@@ -1,11 +1,6 @@
 // Attention on threads.
 #pragma once
 
-#include <algorithm>
-#include <memory>
-#include <type_traits>
-#include <vector>
-
 #include "kernel_table.hpp"
 #include "parallel.hpp"
 #include "spmm.hpp"
@@ -13,22 +8,21 @@
 
 namespace spgnn {
 
-// Calls row_task(rows, indptr of these, room) for rows of tasks and piece_task(piece, row, indptr,
-// room) for pieces of long rows.
+// Calls row_task(rows, their indptr, room) and piece_task(piece, row, indptr, room).
 template <class T, class RowTask, class PieceTask>
 void for_each_piece(const Schedule& schedule, const AttentionOperands<T>& a, int threads,
                     const RowTask& row_task, const PieceTask& piece_task) {
   const auto bytes = attention_room(a.padded, a.width, sizeof(Sum<T>));
-  std::vector<std::int64_t> row_of_piece;
+  std::vector<i64> row_of_piece;
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     const Span pieces = schedule.pieces_of(i);
     row_of_piece.insert(row_of_piece.end(), pieces.end - pieces.begin, schedule.long_rows()[i]);
   }
-  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](std::int64_t task) {
+  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](i64 task) {
     const auto room = std::make_unique_for_overwrite<char[]>(bytes);
     if (task < schedule.pieces()) {
       const Span nonzeros = schedule.nonzeros_of(task);
-      const std::int64_t indptr[] = {nonzeros.begin, nonzeros.end};
+      const i64 indptr[] = {nonzeros.begin, nonzeros.end};
       piece_task(task, row_of_piece[task], indptr, room.get());
     } else {
       const Span rows = schedule.rows_of(task - schedule.pieces());
@@ -45,9 +39,9 @@ void attend(const KernelTable& table, const AttentionOperands<T>& a,
   const auto& kernels = std::get<AttentionKernels<T>>(*table.attention);
   const auto kernel = v2 ? kernels.attend_v2 : kernels.attend;
   const Schedule schedule(a.indptr, a.rows);
-  const std::int64_t columns = a.heads * a.width, size = 2 * columns + 3 * a.heads;
+  const i64 columns = a.heads * a.width, size = 2 * columns + 3 * a.heads;
   const auto sums = std::make_unique_for_overwrite<S[]>(schedule.pieces() * size);
-  const auto of_piece = [&](std::int64_t piece) {
+  const auto of_piece = [&](i64 piece) {
     S* m = sums.get() + piece * size;
     S* o = m + 3 * a.heads;
     const bool twice = target.triples.p != nullptr;
@@ -56,10 +50,8 @@ void attend(const KernelTable& table, const AttentionOperands<T>& a,
   };
   for_each_piece(
       schedule, a, threads,
-      [&](std::int64_t, Span rows, const std::int64_t* indptr, char* room) {
-        kernel(a, target, rows, indptr, room);
-      },
-      [&](std::int64_t piece, std::int64_t row, const std::int64_t* indptr, char* room) {
+      [&](i64, Span rows, const i64* indptr, char* room) { kernel(a, target, rows, indptr, room); },
+      [&](i64 piece, i64 row, const i64* indptr, char* room) {
         auto triple = of_piece(piece);
         // Kernels count rows from the first of all.
         triple.m -= row * a.heads, triple.n -= row * a.heads, triple.o -= row * columns;
@@ -69,7 +61,7 @@ void attend(const KernelTable& table, const AttentionOperands<T>& a,
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     const Span pieces = schedule.pieces_of(i);
     const auto first = of_piece(pieces.begin);
-    for (std::int64_t piece = pieces.begin + 1; piece < pieces.end; ++piece) {
+    for (i64 piece = pieces.begin + 1; piece < pieces.end; ++piece) {
       kernels.merge(first, of_piece(piece), a.heads, a.width);
     }
     kernels.end(target, schedule.long_rows()[i], first, a.heads, a.width);
@@ -85,23 +77,23 @@ void attend_backward(const KernelTable& table, const AttentionOperands<T>& a,
   const auto& kernels = std::get<AttentionKernels<T>>(*table.attention);
   const auto kernel = kernels.backward[side];
   const Schedule schedule(a.indptr, a.rows);
-  const std::int64_t width = a.heads * a.width, size = width + a.heads;
+  const i64 width = a.heads * a.width, size = width + a.heads;
   const auto sums = std::make_unique_for_overwrite<S[]>(schedule.pieces() * size);
   // The gradient in a is summed by task, in the order of tasks.
-  const std::int64_t packed = packed_columns(a.padded, a.width);
-  const std::int64_t tasks = schedule.pieces() + schedule.row_tasks();
+  const i64 packed = packed_columns(a.padded, a.width);
+  const i64 tasks = schedule.pieces() + schedule.row_tasks();
   const auto of_a = std::make_unique<S[]>(gradients.a ? tasks * packed : 0);
-  const auto of_task = [&](std::int64_t task) {
+  const auto of_task = [&](i64 task) {
     auto mine = gradients;
     if (mine.a) mine.a = of_a.get() + task * packed;
     return mine;
   };
   for_each_piece(
       schedule, a, threads,
-      [&](std::int64_t task, Span rows, const std::int64_t* indptr, char* room) {
+      [&](i64 task, Span rows, const i64* indptr, char* room) {
         kernel(a, of_task(task), rows, indptr, room);
       },
-      [&](std::int64_t piece, std::int64_t row, const std::int64_t* indptr, char* room) {
+      [&](i64 piece, i64 row, const i64* indptr, char* room) {
         auto mine = of_task(piece);
         mine.sums = sums.get() + (piece - row) * size;
         kernel(a, mine, {row, row + 1}, indptr, room);
@@ -109,52 +101,41 @@ void attend_backward(const KernelTable& table, const AttentionOperands<T>& a,
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     const Span pieces = schedule.pieces_of(i);
     S* sum = sums.get() + pieces.begin * size;
-    for (std::int64_t piece = pieces.begin + 1; piece < pieces.end; ++piece) {
-      for (std::int64_t c = 0; c < size; ++c) sum[c] += sums[piece * size + c];
+    for (i64 piece = pieces.begin + 1; piece < pieces.end; ++piece) {
+      for (i64 c = 0; c < size; ++c) sum[c] += sums[piece * size + c];
     }
-    const std::int64_t row = schedule.long_rows()[i];
-    for (std::int64_t c = 0; c < width; ++c) gradients.rows[row * width + c] = narrow<T>(sum[c]);
-    if (gradients.numbers) {
-      std::copy_n(sum + width, a.heads, gradients.numbers + row * a.heads);
-    }
+    const i64 row = schedule.long_rows()[i];
+    for (i64 c = 0; c < width; ++c) gradients.rows[row * width + c] = narrow<T>(sum[c]);
+    if (gradients.numbers) { std::copy_n(sum + width, a.heads, gradients.numbers + row * a.heads); }
   }
   if (!gradients.a) return;
-  for (std::int64_t h = 0; h < a.heads; ++h) {
-    for (std::int64_t c = 0; c < a.width; ++c) {
+  for (i64 h = 0; h < a.heads; ++h) {
+    for (i64 c = 0; c < a.width; ++c) {
       S sum = 0;
-      for (std::int64_t task = 0; task < tasks; ++task) {
-        sum += of_a[task * packed + c * a.padded + h];
-      }
+      for (i64 task = 0; task < tasks; ++task) { sum += of_a[task * packed + c * a.padded + h]; }
       gradients.a[h * a.width + c] = sum;
     }
   }
 }
 
-// Attention backward by rows, on threads: rows in batches, whose nonzeros are weighed first, row by
-// row, and then sent to their sources, each of which has one owner. Sums are added in the order of
-// rows, whoever adds them.
+// Attention backward by rows, in batches: nonzeros are weighed row by row, then sent to their
+// sources, each of which has one owner, in the order of rows.
 
-template <class T>
-class AttentionScatter {
+template <class T> class AttentionScatter {
   using S = Sum<T>;
 
  public:
   AttentionScatter(const WeighingTable& table, const AttentionOperands<T>& a,
                    const AttentionLoops& loops, const AttentionSent<T>& sent, bool v2, int threads)
-      : kernel_(std::get<WeighingKernels<T>>(table).weigh[v2]),
-        a_(a),
-        loops_(loops),
-        sent_(sent),
-        threads_(threads),
-        columns_(std::make_unique_for_overwrite<std::int64_t[]>(kBatch)),
+      : kernel_(std::get<WeighingKernels<T>>(table).weigh[v2]), a_(a), loops_(loops), sent_(sent),
+        threads_(threads), columns_(std::make_unique_for_overwrite<i64[]>(kBatch)),
         weights_(std::make_unique_for_overwrite<S[]>(2 * kBatch * a.padded)),
-        of_a_(v2 ? packed_columns(a.padded, a.width) : 0),
-        begins_(1, 0) {}
+        of_a_(v2 ? packed_columns(a.padded, a.width) : 0), begins_(1, 0) {}
 
   // The gradient of the vector, [heads, width], goes to `vector` in GATv2.
   void run(S* vector) {
-    for (std::int64_t row = 0; row < a_.rows; ++row) {
-      const std::int64_t count = nonzeros_of(row);
+    for (i64 row = 0; row < a_.rows; ++row) {
+      const i64 count = nonzeros_of(row);
       if (count > kBatch) {
         work_off(row);
         long_row(row, count);
@@ -166,17 +147,16 @@ class AttentionScatter {
     }
     work_off(a_.rows);
     if (of_a_.empty()) return;
-    for (std::int64_t h = 0; h < a_.heads; ++h) {
-      for (std::int64_t c = 0; c < a_.width; ++c)
-        vector[h * a_.width + c] = of_a_[c * a_.padded + h];
+    for (i64 h = 0; h < a_.heads; ++h) {
+      for (i64 c = 0; c < a_.width; ++c) vector[h * a_.width + c] = of_a_[c * a_.padded + h];
     }
   }
 
  private:
-  static constexpr std::int64_t kBatch = 1 << 14;  // nonzeros
-  static constexpr std::int64_t kTask = 1 << 9;    // of a thread at a time, at least
+  static constexpr i64 kBatch = 1 << 14;  // nonzeros
+  static constexpr i64 kTask = 1 << 9;    // of a thread at a time, at least
 
-  std::int64_t nonzeros_of(std::int64_t row) const {
+  i64 nonzeros_of(i64 row) const {
     return a_.indptr[row + 1] - a_.indptr[row] + (loops_.there && loops_.there[row]);
   }
 
@@ -192,34 +172,34 @@ class AttentionScatter {
   }
 
   // The rows of a batch, up to a row.
-  void work_off(std::int64_t end) {
+  void work_off(i64 end) {
     const auto rows = weighed({first_, end});
     std::vector<Span> tasks;
-    for (std::int64_t begin = first_; begin < end;) {
-      std::int64_t row = begin;
-      const std::int64_t least = begins_[begin - first_] + kTask;
+    for (i64 begin = first_; begin < end;) {
+      i64 row = begin;
+      const i64 least = begins_[begin - first_] + kTask;
       while (row < end && begins_[row - first_] < least) ++row;
       tasks.push_back({begin, row});
       begin = row;
     }
-    const auto size = static_cast<std::int64_t>(of_a_.size());
-    const auto count = static_cast<std::int64_t>(tasks.size());
+    const auto size = std::ssize(of_a_);
+    const auto count = std::ssize(tasks);
     std::vector<S> shares(count * size);
-    for_each_task(count, threads_, [&](std::int64_t i) {
+    for_each_task(count, threads_, [&](i64 i) {
       call(rows, {Ask::kRows, tasks[i], {0, 0}, nullptr, shares.data() + i * size, 0, 0});
     });
-    for (std::int64_t i = 0; i < count * size; ++i) of_a_[i % size] += shares[i];
+    for (i64 i = 0; i < count * size; ++i) of_a_[i % size] += shares[i];
     if (count) scatter(rows);
     begins_.assign(1, 0);
     first_ = end;
   }
 
   // A row of more nonzeros than a batch has: its softmax first, then piece by piece.
-  void long_row(std::int64_t row, std::int64_t count) {
+  void long_row(i64 row, i64 count) {
     std::vector<S> summary(3 * a_.padded);
     const Span alone{row, row + 1};
     call(weighed(alone), {Ask::kSummary, alone, {0, 0}, summary.data(), nullptr, 0, 0});
-    for (std::int64_t begin = 0; begin < count; begin += kBatch) {
+    for (i64 begin = 0; begin < count; begin += kBatch) {
       const Span piece{begin, std::min(begin + kBatch, count)};
       begins_ = {0, piece.end - piece.begin};
       const auto rows = weighed(alone);
@@ -230,9 +210,9 @@ class AttentionScatter {
   }
 
   void scatter(const WeighedRows<S>& rows) {
-    for_each_task(threads_, threads_, [&](std::int64_t owner) {
-      const auto number = static_cast<std::uint32_t>(owner);
-      const auto owners = static_cast<std::uint32_t>(threads_);
+    for_each_task(threads_, threads_, [&](i64 owner) {
+      const auto number = static_cast<u32>(owner);
+      const auto owners = static_cast<u32>(threads_);
       call(rows, {Ask::kScatter, rows.rows, {0, 0}, nullptr, nullptr, number, owners});
     });
   }
@@ -242,11 +222,11 @@ class AttentionScatter {
   const AttentionLoops& loops_;
   const AttentionSent<T>& sent_;
   int threads_;
-  std::unique_ptr<std::int64_t[]> columns_;
+  std::unique_ptr<i64[]> columns_;
   std::unique_ptr<S[]> weights_;
   std::vector<S> of_a_;
-  std::vector<std::int64_t> begins_;
-  std::int64_t first_ = 0;
+  std::vector<i64> begins_;
+  i64 first_ = 0;
 };
 
 }  // namespace spgnn

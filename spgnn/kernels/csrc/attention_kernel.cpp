@@ -4,8 +4,7 @@
 namespace spgnn::SPGNN_ISA {
 
 // Forward: scores, softmax and weighted sum over the nonzeros of a row.
-template <class T, int kCount, bool kV2>
-struct Attention : Neighbours<T, kCount> {
+template <class T, int kCount, bool kV2> struct Attention : Neighbours<T, kCount> {
   using Base = Neighbours<T, kCount>;
   using S = typename Base::S;
   using V = typename Base::V;
@@ -33,37 +32,36 @@ struct Attention : Neighbours<T, kCount> {
     if constexpr (kV2) interleave(a.a, a.heads, a.padded, a.width, vector);
   }
 
-  // The numbers that scores are made of, and the largest of each head. GAT: s_j [+ t_ij]; GATv2:
-  // the scores themselves.
+  // What scores are made of, and the largest of each head. GAT: s_j [+ t_ij]; GATv2: the scores.
   void gather_scores(const char* const* rows, Span nonzeros) {
     constexpr S kLeast = -static_cast<S>(__builtin_inf());
-    const std::int64_t count = nonzeros.end - nonzeros.begin;
-    const int lines = lines_of(columns * static_cast<std::int64_t>(sizeof(T)) +
-                               (kV2 ? 0 : a.padded * static_cast<std::int64_t>(sizeof(S))));
-    for (std::int64_t i = 0; i < a.padded; ++i) largest[i] = kLeast;
-    for (std::int64_t e = 0; e < count; ++e) {
+    const i64 count = nonzeros.end - nonzeros.begin;
+    const int lines = lines_of(columns * static_cast<i64>(sizeof(T)) +
+                               (kV2 ? 0 : a.padded * static_cast<i64>(sizeof(S))));
+    for (i64 i = 0; i < a.padded; ++i) largest[i] = kLeast;
+    for (i64 e = 0; e < count; ++e) {
       prefetch_lines(rows[e + kAttentionAhead], lines);
       const T* row = this->matrix(rows[e]);
       S* score = scores + e * a.padded;
       if constexpr (kV2) {
         if (a.edge_features) {
-          const std::int64_t edge = a.order[nonzeros.begin + e];
+          const i64 edge = a.order[nonzeros.begin + e];
           interleave(a.edge_features + edge * a.heads * a.width, a.heads, a.padded, a.width, t);
         }
-        this->sum_packs(score, [&](std::int64_t k) {
+        this->sum_packs(score, [&](i64 k) {
           const V sum =
               load_vector<V>(x + k * L) + load_wide(row + k * L) + load_vector<V>(t + k * L);
           return (sum > 0 ? sum : sum * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
         const S* s = reinterpret_cast<const S*>(row + columns);
-        this->for_each_part([&](std::int64_t h) { store_part(score + h, load_part<P>(s + h)); });
+        this->for_each_part([&](i64 h) { store_part(score + h, load_part<P>(s + h)); });
         if (a.edge_scores) {
-          const std::int64_t edge = a.order[nonzeros.begin + e];
-          for (std::int64_t h = 0; h < a.heads; ++h) score[h] += a.edge_scores[edge * a.heads + h];
+          const i64 edge = a.order[nonzeros.begin + e];
+          for (i64 h = 0; h < a.heads; ++h) score[h] += a.edge_scores[edge * a.heads + h];
         }
       }
-      this->for_each_part([&](std::int64_t h) {
+      this->for_each_part([&](i64 h) {
         const P mine = load_part<P>(score + h), before = load_part<P>(largest + h);
         store_part(largest + h, mine > before ? mine : before);
       });
@@ -71,9 +69,8 @@ struct Attention : Neighbours<T, kCount> {
   }
 
   // Weights of a chunk; adds them up in n and pi.
-  template <bool kTwice>
-  void make_weights(const S* score, std::int64_t count) {
-    this->for_each_vector(count, [&](std::int64_t i, std::int64_t h) {
+  template <bool kTwice> void make_weights(const S* score, i64 count) {
+    this->for_each_vector(count, [&](i64 i, i64 h) {
       V argument = load_vector<V>(score + i), weight;
       if constexpr (kV2) {
         weight = exp_of_negatives<S>(argument - load_vector<V>(m + h));
@@ -92,7 +89,7 @@ struct Attention : Neighbours<T, kCount> {
       }
     });
     if (!a.dropout.own_ids) return;
-    this->for_each_vector(count, [&](std::int64_t i, std::int64_t) {
+    this->for_each_vector(count, [&](i64 i, i64) {
       const V factor = load_vector<V>(factors + i);
       store_vector(w + i, load_vector<V>(w + i) * factor);
       if constexpr (kTwice) store_vector(u + i, load_vector<V>(u + i) * factor);
@@ -101,19 +98,18 @@ struct Attention : Neighbours<T, kCount> {
 
   // One number for each head, from sums of lanes.
   void fold(S* sums) const {
-    for (std::int64_t i = a.padded; i < period; ++i) sums[i % a.padded] += sums[i];
+    for (i64 i = a.padded; i < period; ++i) sums[i % a.padded] += sums[i];
   }
 
-  template <bool kTwice>
-  Triples<S> of_row(std::int64_t row, const char* const* rows, Span nonzeros) {
+  template <bool kTwice> Triples<S> of_row(i64 row, const char* const* rows, Span nonzeros) {
     constexpr S kLeast = -static_cast<S>(__builtin_inf());
     if constexpr (kV2) {
-      interleave(a.own[0] + row * a.own_stride[0], a.heads, a.padded, a.width, x);
+      interleave(a.own[0][row], a.heads, a.padded, a.width, x);
     } else {
       this->repeat_heads(a.own_numbers[0] + row * a.heads, d);
     }
     gather_scores(rows, nonzeros);
-    for (std::int64_t h = 0; h < a.padded; ++h) {
+    for (i64 h = 0; h < a.padded; ++h) {
       S score = largest[h];
       if constexpr (!kV2) {
         score += d[h];
@@ -122,18 +118,18 @@ struct Attention : Neighbours<T, kCount> {
       }
       largest[h] = score;
       // Nothing but −∞: no weight, rather than the exponential of −∞ + ∞.
-      for (std::int64_t i = h; i < period; i += a.padded) m[i] = score == kLeast ? S{0} : score;
+      for (i64 i = h; i < period; i += a.padded) m[i] = score == kLeast ? S{0} : score;
     }
-    for (std::int64_t i = 0; i < period; ++i) n[i] = pi[i] = 0;
-    for (std::int64_t c = 0; c < columns; ++c) o[c] = 0;
+    for (i64 i = 0; i < period; ++i) n[i] = pi[i] = 0;
+    for (i64 c = 0; c < columns; ++c) o[c] = 0;
     if constexpr (kTwice) {
-      for (std::int64_t c = 0; c < columns; ++c) p[c] = 0;
+      for (i64 c = 0; c < columns; ++c) p[c] = 0;
     }
-    const std::int64_t total = nonzeros.end - nonzeros.begin;
-    for (std::int64_t first = 0; first < total; first += kAttentionChunk) {
-      const std::int64_t left = total - first;
-      const std::int64_t count = left < kAttentionChunk ? left : kAttentionChunk;
-      const std::int64_t begin = nonzeros.begin + first;
+    const i64 total = nonzeros.end - nonzeros.begin;
+    for (i64 first = 0; first < total; first += kAttentionChunk) {
+      const i64 left = total - first;
+      const i64 count = left < kAttentionChunk ? left : kAttentionChunk;
+      const i64 begin = nonzeros.begin + first;
       if (a.dropout.own_ids) this->make_factors(row, {begin, begin + count});
       make_weights<kTwice>(scores + first * a.padded, count);
       this->template add_rows<kTwice>(rows + first, count, 0, w, u, o, p);
@@ -145,10 +141,10 @@ struct Attention : Neighbours<T, kCount> {
     return {largest, n, plain_o, kTwice ? plain_p : nullptr, kTwice ? pi : nullptr};
   }
 
-  void run(const AttentionTarget<T>& target, Span rows, const std::int64_t* indptr) {
-    const std::int64_t first = indptr[0];
+  void run(const AttentionTarget<T>& target, Span rows, const i64* indptr) {
+    const i64 first = indptr[0];
     this->point_at({first, indptr[rows.end - rows.begin]});
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (i64 row = rows.begin; row < rows.end; ++row) {
       const Span nonzeros{indptr[row - rows.begin], indptr[row - rows.begin + 1]};
       if (nonzeros.begin == nonzeros.end && target.ending == Ending::kMerged) continue;
       const char* const* others = at + (nonzeros.begin - first);
@@ -163,7 +159,7 @@ struct Attention : Neighbours<T, kCount> {
 
 template <class T, bool kV2>
 void attend(const AttentionOperands<T>& a, const AttentionTarget<T>& target, Span rows,
-            const std::int64_t* indptr, char* room) {
+            const i64* indptr, char* room) {
   by_heads<Sum<T>>(a.padded, [&]<int kCount>() {
     Attention<T, kCount, kV2>(a, room).run(target, rows, indptr);
   });
@@ -178,8 +174,7 @@ enum class Side { kColumns, kColumnsV2, kRowsV2 };
 //   kColumns    z; s                 G | d, lse, D
 //   kColumnsV2  y                    x, G | lse, D
 //   kRowsV2     x, G; lse, D         y
-template <class T, int kCount, Side kSide>
-struct AttentionBackward : Neighbours<T, kCount> {
+template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours<T, kCount> {
   using Base = Neighbours<T, kCount>;
   using S = typename Base::S;
   using V = typename Base::V;
@@ -207,62 +202,61 @@ struct AttentionBackward : Neighbours<T, kCount> {
   }
 
   // Packs of the two ends' features: what scores are made of, and what is summed.
-  [[gnu::always_inline]] V argument(const T* row, std::int64_t k) const {
+  [[gnu::always_inline]] V argument(const T* row, i64 k) const {
     return load_vector<V>(own[0] + k * L) + load_wide(row + k * L) + load_vector<V>(t + k * L);
   }
-  [[gnu::always_inline]] V product(const T* row, std::int64_t k) const {
+  [[gnu::always_inline]] V product(const T* row, i64 k) const {
     constexpr int kGradient = kOfRows ? 1 : 0;
     const T* other = kSide == Side::kColumnsV2 ? row + columns : row;
     return load_vector<V>(own[kGradient] + k * L) * load_wide(other + k * L);
   }
 
-  void take_edge_features(std::int64_t nonzero) {
+  void take_edge_features(i64 nonzero) {
     if (!kV2 || !a.edge_features) return;
-    const std::int64_t number = a.order[nonzero] * a.heads * a.width;
+    const i64 number = a.order[nonzero] * a.heads * a.width;
     interleave(a.edge_features + number, a.heads, a.padded, a.width, t);
   }
 
   void gather(const char* const* rows, Span nonzeros) {
-    const std::int64_t count = nonzeros.end - nonzeros.begin;
+    const i64 count = nonzeros.end - nonzeros.begin;
     constexpr int kMatrices = kSide == Side::kColumnsV2 ? 2 : 1;
     constexpr int kNumbers = kOfRows ? 0 : kV2 ? 2 : 3;
-    const int lines = lines_of(kMatrices * columns * static_cast<std::int64_t>(sizeof(T)) +
-                               kNumbers * a.padded * static_cast<std::int64_t>(sizeof(S)));
-    for (std::int64_t e = 0; e < count; ++e) {
+    const int lines = lines_of(kMatrices * columns * static_cast<i64>(sizeof(T)) +
+                               kNumbers * a.padded * static_cast<i64>(sizeof(S)));
+    for (i64 e = 0; e < count; ++e) {
       prefetch_lines(rows[e + kAttentionAhead], lines);
       const T* row = this->matrix(rows[e]);
       const S* others = reinterpret_cast<const S*>(row + kMatrices * columns);
-      const std::int64_t place = e * a.padded;
+      const i64 place = e * a.padded;
       if constexpr (kV2) {
         take_edge_features(nonzeros.begin + e);
-        this->sum_packs(scores + place, [&](std::int64_t k) {
+        this->sum_packs(scores + place, [&](i64 k) {
           const V both = argument(row, k);
           return (both > 0 ? both : both * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
         this->for_each_part(
-            [&](std::int64_t h) { store_part(scores + place + h, load_part<P>(others + h)); });
+            [&](i64 h) { store_part(scores + place + h, load_part<P>(others + h)); });
         if (a.edge_scores) {
           const S* score = a.edge_scores + a.order[nonzeros.begin + e] * a.heads;
-          for (std::int64_t h = 0; h < a.heads; ++h) scores[place + h] += score[h];
+          for (i64 h = 0; h < a.heads; ++h) scores[place + h] += score[h];
         }
         others += a.padded;
       }
       if constexpr (!kOfRows) {
-        this->for_each_part([&](std::int64_t h) {
+        this->for_each_part([&](i64 h) {
           store_part(lse + place + h, load_part<P>(others + h));
           store_part(inner + place + h, load_part<P>(others + a.padded + h));
         });
       }
-      this->sum_packs(products + place, [&](std::int64_t k) { return product(row, k); });
+      this->sum_packs(products + place, [&](i64 k) { return product(row, k); });
     }
   }
 
-  // Weights of a chunk go to `scores`, gradients of scores (GAT: of LeakyReLU's arguments) to
-  // `products`; adds these up.
-  void make_gradients(std::int64_t count) {
+  // Weights of a chunk go to `scores`, gradients of scores (GAT: of arguments) to `products`.
+  void make_gradients(i64 count) {
     const bool drops = a.dropout.own_ids != nullptr;
-    this->for_each_vector(count, [&](std::int64_t i, std::int64_t h) {
+    this->for_each_vector(count, [&](i64 i, i64 h) {
       V score = load_vector<V>(scores + i), slope = V{} + S(1);
       if constexpr (!kV2) {
         score += load_vector<V>(numbers[0] + h);
@@ -286,11 +280,11 @@ struct AttentionBackward : Neighbours<T, kCount> {
 
   // GATv2: what the gradients of scores give x (or y) and a.
   void add_scores(const char* const* rows, Span nonzeros, const AttentionGradients<T>& gradients) {
-    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+    for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
       take_edge_features(e);
       const T* row = this->matrix(rows[e - nonzeros.begin]);
       const S* g = products + (e - nonzeros.begin) * a.padded;
-      for (std::int64_t k = 0; k < packs; ++k) {
+      for (i64 k = 0; k < packs; ++k) {
         const V both = argument(row, k), of_score = this->weights_of(g, k);
         V change = of_score * load_vector<V>(vector + k * L);
         change = both > 0 ? change : change * a.slope;
@@ -305,53 +299,53 @@ struct AttentionBackward : Neighbours<T, kCount> {
       if (kOfRows && gradients.edge_features) {
         separate(edge, a.heads, a.padded, a.width, plain);
         T* place = gradients.edge_features + a.order[e] * a.heads * a.width;
-        for (std::int64_t c = 0; c < a.heads * a.width; ++c) place[c] = narrow<T>(plain[c]);
+        for (i64 c = 0; c < a.heads * a.width; ++c) place[c] = narrow<T>(plain[c]);
       }
     }
   }
 
   void write_edge_scores(Span nonzeros, S* edges) const {
-    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+    for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
       const S* g = products + (e - nonzeros.begin) * a.padded;
       std::memcpy(edges + a.order[e] * a.heads, g, a.heads * sizeof(S));
     }
   }
 
-  void sum_row(const AttentionGradients<T>& gradients, std::int64_t row, const char* const* rows,
+  void sum_row(const AttentionGradients<T>& gradients, i64 row, const char* const* rows,
                Span nonzeros) {
-    interleave(a.own[0] + row * a.own_stride[0], a.heads, a.padded, a.width, own[0]);
+    interleave(a.own[0][row], a.heads, a.padded, a.width, own[0]);
     if constexpr (kOfRows) {
-      interleave(a.own[1] + row * a.own_stride[1], a.heads, a.padded, a.width, own[1]);
+      interleave(a.own[1][row], a.heads, a.padded, a.width, own[1]);
       this->repeat_heads(a.own_numbers[1] + row * a.heads, numbers[1]);
     }
     if constexpr (kSide != Side::kColumnsV2) {
       this->repeat_heads(a.own_numbers[0] + row * a.heads, numbers[0]);
     }
-    for (std::int64_t c = 0; c < columns; ++c) sum[c] = 0;
-    for (std::int64_t i = 0; i < period; ++i) number_sums[i] = 0;
+    for (i64 c = 0; c < columns; ++c) sum[c] = 0;
+    for (i64 i = 0; i < period; ++i) number_sums[i] = 0;
     for (Span chunk = nonzeros; chunk.begin < nonzeros.end; chunk.begin = chunk.end) {
       const bool last = nonzeros.end - chunk.begin <= kAttentionChunk;
       chunk.end = last ? nonzeros.end : chunk.begin + kAttentionChunk;
-      const std::int64_t count = chunk.end - chunk.begin;
+      const i64 count = chunk.end - chunk.begin;
       const char* const* others = rows + (chunk.begin - nonzeros.begin);
       if (a.dropout.own_ids) this->make_factors(row, chunk);
       gather(others, chunk);
       make_gradients(count);
       if (gradients.edge_scores) write_edge_scores(chunk, gradients.edge_scores);
       if constexpr (!kOfRows) {
-        const std::int64_t offset = kSide == Side::kColumnsV2 ? columns : 0;
+        const i64 offset = kSide == Side::kColumnsV2 ? columns : 0;
         this->template add_rows<false>(others, count, offset, scores, nullptr, sum, nullptr);
       }
       if constexpr (kV2) add_scores(others, chunk, gradients);
     }
-    for (std::int64_t i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
+    for (i64 i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
     separate(sum, a.heads, a.padded, a.width, plain);
   }
 
-  void run(const AttentionGradients<T>& gradients, Span rows, const std::int64_t* indptr) {
-    const std::int64_t first = indptr[0], width = a.heads * a.width;
+  void run(const AttentionGradients<T>& gradients, Span rows, const i64* indptr) {
+    const i64 first = indptr[0], width = a.heads * a.width;
     this->point_at({first, indptr[rows.end - rows.begin]});
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (i64 row = rows.begin; row < rows.end; ++row) {
       const Span nonzeros{indptr[row - rows.begin], indptr[row - rows.begin + 1]};
       sum_row(gradients, row, at + (nonzeros.begin - first), nonzeros);
       if (gradients.sums) {
@@ -361,7 +355,7 @@ struct AttentionBackward : Neighbours<T, kCount> {
         continue;
       }
       T* place = gradients.rows + row * width;
-      for (std::int64_t c = 0; c < width; ++c) place[c] = narrow<T>(plain[c]);
+      for (i64 c = 0; c < width; ++c) place[c] = narrow<T>(plain[c]);
       if constexpr (!kV2) {
         std::memcpy(gradients.numbers + row * a.heads, number_sums, a.heads * sizeof(S));
       }
@@ -371,7 +365,7 @@ struct AttentionBackward : Neighbours<T, kCount> {
 
 template <class T, Side kSide>
 void attend_backward(const AttentionOperands<T>& a, const AttentionGradients<T>& gradients,
-                     Span rows, const std::int64_t* indptr, char* room) {
+                     Span rows, const i64* indptr, char* room) {
   by_heads<Sum<T>>(a.padded, [&]<int kCount>() {
     AttentionBackward<T, kCount, kSide>(a, room).run(gradients, rows, indptr);
   });
@@ -379,14 +373,13 @@ void attend_backward(const AttentionOperands<T>& a, const AttentionGradients<T>&
 
 // <x[h], y[h]> of one row.
 template <class T, class U>
-void head_products(const T* x, const U* y, std::int64_t heads, std::int64_t width,
-                   Sum<T>* products) {
+void head_products(const T* x, const U* y, i64 heads, i64 width, Sum<T>* products) {
   using S = Sum<T>;
   constexpr int kSums = 8;  // side by side
-  for (std::int64_t h = 0; h < heads; ++h) {
+  for (i64 h = 0; h < heads; ++h) {
     S sums[kSums] = {};
-    std::int64_t c = h * width;
-    const std::int64_t end = c + width;
+    i64 c = h * width;
+    const i64 end = c + width;
     for (; c + kSums <= end; c += kSums) {
       for (int i = 0; i < kSums; ++i) sums[i] += widen(x[c + i]) * widen(y[c + i]);
     }
@@ -410,7 +403,6 @@ inline constexpr AttentionKernels<T> kAttention{
     head_products<T, T>,
     head_products<T, Sum<T>>};
 
-extern const AttentionTable attention_table;
 const AttentionTable attention_table{kAttention<float>, kAttention<double>, kAttention<Bfloat16>};
 
 }  // namespace spgnn::SPGNN_ISA

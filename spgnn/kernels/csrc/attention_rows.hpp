@@ -4,38 +4,31 @@
 #include <type_traits>
 #include <utility>
 
-#include "exponential.hpp"
 #include "rows_kernel.hpp"
 #include "simd.hpp"
 #include "types.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
-// Heads in the lanes of vectors. Rows of features are packed [width][heads], the heads padded to a
-// power of two or a multiple of 16: then one vector of weights serves all packs of a row, and a sum
-// over the width of every head needs no shuffles but at its end.
+// Heads in the lanes of vectors. Rows are packed [width][heads], heads padded to a power of two or
+// a multiple of 16: one vector of weights serves all packs, and sums over widths need few shuffles.
 
 // As many heads as a vector holds, or all if they are fewer.
-template <class S, int kCount>
-struct PartOf {
+template <class S, int kCount> struct PartOf {
   using type [[gnu::vector_size(kCount * sizeof(S))]] = S;
 };
-template <class S>
-struct PartOf<S, 1> {
+template <class S> struct PartOf<S, 1> {
   using type = S;
 };
-template <class S, int kCount>
-using Part = typename PartOf<S, kCount>::type;
+template <class S, int kCount> using Part = typename PartOf<S, kCount>::type;
 
-template <class P, class S>
-[[gnu::always_inline]] inline P load_part(const S* p) {
+template <class P, class S> [[gnu::always_inline]] inline P load_part(const S* p) {
   P part;
   std::memcpy(&part, p, sizeof(part));
   return part;
 }
 
-template <class P, class S>
-[[gnu::always_inline]] inline void store_part(S* p, const P& part) {
+template <class P, class S> [[gnu::always_inline]] inline void store_part(S* p, const P& part) {
   std::memcpy(p, &part, sizeof(part));
 }
 
@@ -75,8 +68,7 @@ template <class S, int kCount, class Vector, int... lane>
   }
 }
 // The sums of all lanes that hold the same head.
-template <class S, int kCount>
-[[gnu::always_inline]] inline Part<S, kCount> folded(LanesOf<S> v) {
+template <class S, int kCount> [[gnu::always_inline]] inline Part<S, kCount> folded(LanesOf<S> v) {
   if constexpr (kCount == kLanesOf<S>) {
     return v;
   } else {
@@ -85,9 +77,8 @@ template <class S, int kCount>
 }
 
 // The first lanes of a vector, zeros after them.
-template <class S>
-[[gnu::always_inline]] inline LanesOf<S> first_lanes(LanesOf<S> v, std::int64_t lanes) {
-  using Number = std::conditional_t<sizeof(S) == 4, std::int32_t, std::int64_t>;
+template <class S> [[gnu::always_inline]] inline LanesOf<S> first_lanes(LanesOf<S> v, i64 lanes) {
+  using Number = std::conditional_t<sizeof(S) == 4, i32, i64>;
   using Numbers [[gnu::vector_size(kVectorBytes)]] = Number;
   alignas(64) static constexpr Number kNumbers[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                       8, 9, 10, 11, 12, 13, 14, 15};
@@ -96,12 +87,10 @@ template <class S>
 }
 
 // exp(x) for x ≤ 0 in every lane, as exp_of_negative.
-template <class S>
-[[gnu::always_inline]] inline LanesOf<S> exp_of_negatives(LanesOf<S> x) {
+template <class S> [[gnu::always_inline]] inline LanesOf<S> exp_of_negatives(LanesOf<S> x) {
   using V = LanesOf<S>;
   constexpr bool kSingle = sizeof(S) == 4;
-  using Words [[gnu::vector_size(kVectorBytes)]] =
-      std::conditional_t<kSingle, std::uint32_t, std::uint64_t>;
+  using Words [[gnu::vector_size(kVectorBytes)]] = std::conditional_t<kSingle, u32, u64>;
   constexpr int kMantissa = kSingle ? 23 : 52;
   constexpr int kDegree = kSingle ? 7 : 13;
   constexpr S kLeast = kSingle ? S(-87) : S(-708);
@@ -122,24 +111,21 @@ template <class S>
   return tiny ? V{} : sum * power;
 }
 
-// The nonzeros of some rows as kernels of attention see them: packed rows of the other side, and
-// loops over the heads and features of these.
+// Nonzeros of some rows as attention sees them: packed rows of the other side.
 
 // Hands out pieces of a kernel's memory, each from a cache line on.
 class Room {
  public:
   explicit Room(char* memory) : at_((reinterpret_cast<std::uintptr_t>(memory) + 63) / 64 * 64) {}
 
-  template <class Element>
-  Element* take(std::int64_t count) {
+  template <class Element> Element* take(i64 count) {
     auto* taken = reinterpret_cast<Element*>(at_);  // NOLINT(performance-no-int-to-ptr)
     at_ += (static_cast<std::uintptr_t>(count) * sizeof(Element) + 63) / 64 * 64;
     return taken;
   }
-  template <class Element>
-  Element* take_zeros(std::int64_t count) {
+  template <class Element> Element* take_zeros(i64 count) {
     Element* taken = take<Element>(count);
-    for (std::int64_t i = 0; i < count; ++i) taken[i] = Element{};
+    for (i64 i = 0; i < count; ++i) taken[i] = Element{};
     return taken;
   }
 
@@ -147,10 +133,9 @@ class Room {
   std::uintptr_t at_;
 };
 
-// Calls f.operator()<kCount>(), kCount the heads of a part: all of them, or as many as a vector
-// holds.
+// Calls f.operator()<kCount>(), kCount the heads of a part: all, or as many as a vector holds.
 template <class S, int kCount = 1, class Function>
-[[gnu::always_inline]] inline void by_heads(std::int64_t padded, const Function& f) {
+[[gnu::always_inline]] inline void by_heads(i64 padded, const Function& f) {
   if constexpr (kCount == kLanesOf<S>) {
     f.template operator()<kCount>();
   } else if (padded == kCount) {
@@ -162,10 +147,9 @@ template <class S, int kCount = 1, class Function>
 
 // From [heads][width] to [width][padded heads] and back.
 template <class T, class S>
-void interleave(const T* plain, std::int64_t heads, std::int64_t padded, std::int64_t width,
-                S* packed) {
-  for (std::int64_t h = 0; h < heads; ++h) {
-    for (std::int64_t c = 0; c < width; ++c) {
+void interleave(const T* plain, i64 heads, i64 padded, i64 width, S* packed) {
+  for (i64 h = 0; h < heads; ++h) {
+    for (i64 c = 0; c < width; ++c) {
       if constexpr (std::is_same_v<T, S>) {
         packed[c * padded + h] = plain[h * width + c];
       } else {
@@ -174,38 +158,33 @@ void interleave(const T* plain, std::int64_t heads, std::int64_t padded, std::in
     }
   }
 }
-template <class S>
-void separate(const S* packed, std::int64_t heads, std::int64_t padded, std::int64_t width,
-              S* plain) {
-  for (std::int64_t h = 0; h < heads; ++h) {
-    for (std::int64_t c = 0; c < width; ++c) plain[h * width + c] = packed[c * padded + h];
+template <class S> void separate(const S* packed, i64 heads, i64 padded, i64 width, S* plain) {
+  for (i64 h = 0; h < heads; ++h) {
+    for (i64 c = 0; c < width; ++c) plain[h * width + c] = packed[c * padded + h];
   }
 }
 
-template <class T>
-void pack_rows(const PackOperands<T>& a, Span rows) {
+template <class T> void pack_rows(const PackOperands<T>& a, Span rows) {
   using S = Sum<T>;
-  const std::int64_t columns = packed_columns(a.padded, a.width);
+  const i64 columns = packed_columns(a.padded, a.width);
   const bool filled = a.heads * a.width < columns;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+  for (i64 row = rows.begin; row < rows.end; ++row) {
     T* place = reinterpret_cast<T*>(a.packed + row * a.stride);
     for (int i = 0; i < 2 && a.matrices[i]; ++i, place += columns) {
       if (filled) std::memset(static_cast<void*>(place), 0, columns * sizeof(T));
-      interleave(a.matrices[i] + row * a.strides[i], a.heads, a.padded, a.width, place);
+      interleave(a.matrices[i][row], a.heads, a.padded, a.width, place);
     }
     S* numbers = reinterpret_cast<S*>(place);
     for (int i = 0; i < 3 && a.numbers[i]; ++i) {
-      for (std::int64_t h = 0; h < a.padded; ++h) {
+      for (i64 h = 0; h < a.padded; ++h) {
         *numbers++ = h < a.heads ? a.numbers[i][row * a.heads + h] : S{0};
       }
     }
   }
 }
 
-// What forward and backward share: the nonzeros of some rows, in a kernel's memory. kCount: heads
-// of a part.
-template <class T, int kCount>
-struct Neighbours {
+// The nonzeros of some rows, in a kernel's memory. kCount: heads of a part.
+template <class T, int kCount> struct Neighbours {
   using S = Sum<T>;
   using V = LanesOf<S>;
   using P = Part<S, kCount>;
@@ -213,10 +192,10 @@ struct Neighbours {
   static constexpr int kMaxPanel = kVectorRegisters / 4;
 
   const AttentionOperands<T>& a;
-  const std::int64_t columns = packed_columns(a.padded, a.width);
-  const std::int64_t packs = (a.padded * a.width + L - 1) / L;
+  const i64 columns = packed_columns(a.padded, a.width);
+  const i64 packs = (a.padded * a.width + L - 1) / L;
   // Numbers of nonzeros are [nonzero][padded heads]; patterns of heads repeat after so many.
-  const std::int64_t period = a.padded > L ? a.padded : L;
+  const i64 period = a.padded > L ? a.padded : L;
   Room room;
   const char** at = room.template take<const char*>(2 * kAttentionTask + kAttentionAhead);
   S* factors = room.template take<S>(kAttentionChunk * a.padded + 16);
@@ -224,50 +203,46 @@ struct Neighbours {
   Neighbours(const AttentionOperands<T>& operands, char* memory) : a(operands), room(memory) {}
 
   void point_at(Span nonzeros) {
-    const std::int64_t count = nonzeros.end - nonzeros.begin;
+    const i64 count = nonzeros.end - nonzeros.begin;
     if (a.indices.narrow) {
-      const std::int32_t* indices = a.indices.narrow + nonzeros.begin;
-      for (std::int64_t e = 0; e < count; ++e) {
-        at[e] = a.others.data + std::int64_t{indices[e]} * a.others.stride;
-      }
+      const i32* indices = a.indices.narrow + nonzeros.begin;
+      for (i64 e = 0; e < count; ++e) { at[e] = a.others.data + i64{indices[e]} * a.others.stride; }
     } else {
-      const std::int64_t* indices = a.indices.wide + nonzeros.begin;
-      for (std::int64_t e = 0; e < count; ++e) at[e] = a.others.data + indices[e] * a.others.stride;
+      const i64* indices = a.indices.wide + nonzeros.begin;
+      for (i64 e = 0; e < count; ++e) at[e] = a.others.data + indices[e] * a.others.stride;
     }
-    for (std::int64_t e = count; e < count + kAttentionAhead; ++e) at[e] = a.others.data;
+    for (i64 e = count; e < count + kAttentionAhead; ++e) at[e] = a.others.data;
   }
 
   static const T* matrix(const char* row) { return reinterpret_cast<const T*>(row); }
 
   // f(pointer into the numbers of heads of a nonzero, offset among its heads), part by part.
-  template <class Function>
-  [[gnu::always_inline]] void for_each_part(Function f) const {
+  template <class Function> [[gnu::always_inline]] void for_each_part(Function f) const {
     if constexpr (kCount < L) {
-      f(std::int64_t{0});
+      f(i64{0});
     } else {
-      for (std::int64_t h = 0; h < a.padded; h += L) f(h);
+      for (i64 h = 0; h < a.padded; h += L) f(h);
     }
   }
 
-  // f(place, offset in the pattern of heads) for every vector of the numbers of `count` nonzeros.
-  // With fewer heads than lanes the last one reaches beyond them.
+  // f(place, offset among heads) for every vector of the numbers of `count` nonzeros, and beyond.
   template <class Function>
-  [[gnu::always_inline]] void for_each_vector(std::int64_t count, Function f) const {
-    for (std::int64_t h = 0; h < period; h += L) {
-      for (std::int64_t i = h; i < count * a.padded; i += period) f(i, h);
+  [[gnu::always_inline]] void for_each_vector(i64 count, Function f) const {
+    for (i64 h = 0; h < period; h += L) {
+      for (i64 i = h; i < count * a.padded; i += period) f(i, h);
     }
   }
 
   // A pattern of heads, once for every lane.
   void repeat_heads(const S* plain, S* pattern, S padding = 0) const {
-    for (std::int64_t i = 0; i < period; ++i) {
-      const std::int64_t head = i % a.padded;
+    for (i64 i = 0; i < period; ++i) {
+      const i64 head = i % a.padded;
       pattern[i] = head < a.heads ? plain[head] : padding;
     }
   }
 
   // Weights of heads for pack k of a row.
-  [[gnu::always_inline]] V weights_of(const S* w, std::int64_t k) const {
+  [[gnu::always_inline]] V weights_of(const S* w, i64 k) const {
     if constexpr (kCount < L) {
       return repeated<S, kCount>(load_part<P>(w));
     } else {
@@ -275,43 +250,42 @@ struct Neighbours {
     }
   }
 
-  // What dropout multiplies the weights of some nonzeros of row `own` with; other(e) is the e-th
-  // one's row on the other side.
+  // What dropout multiplies weights of nonzeros of row `own` with; other_row(e): on the other side.
   template <class Other>
-  void make_factors(std::int64_t own, std::int64_t count, S* place, const Other& other_row) const {
+  void make_factors(i64 own, i64 count, S* place, const Other& other_row) const {
     const EdgeDropout& rule = a.dropout;
     const S factor = static_cast<S>(rule.factor);
-    const auto own_id = static_cast<std::uint64_t>(rule.own_ids[own]);
-    const auto heads = static_cast<std::uint64_t>(a.heads);
-    std::uint64_t stream = mix64(rule.seed + kGolden * (own_id + 1));
-    for (std::int64_t e = 0; e < count; ++e, place += a.padded) {
-      const auto other = static_cast<std::uint64_t>(rule.other_ids[other_row(e)]);
+    const auto own_id = static_cast<u64>(rule.own_ids[own]);
+    const auto heads = static_cast<u64>(a.heads);
+    u64 stream = mix64(rule.seed + kGolden * (own_id + 1));
+    for (i64 e = 0; e < count; ++e, place += a.padded) {
+      const auto other = static_cast<u64>(rule.other_ids[other_row(e)]);
       if (rule.by_column) stream = mix64(rule.seed + kGolden * (other + 1));
-      const std::uint64_t first = (rule.by_column ? own_id : other) * heads;
-      for (std::uint64_t h = 0; h < heads; ++h) {
-        const std::uint64_t bits = mix64(stream + kGolden * ((first + h) / 2 + 1));
-        const std::uint64_t half = (first + h) % 2 ? bits >> 32 : bits & 0xffffffffu;
+      const u64 first = (rule.by_column ? own_id : other) * heads;
+      for (u64 h = 0; h < heads; ++h) {
+        const u64 bits = mix64(stream + kGolden * ((first + h) / 2 + 1));
+        const u64 half = (first + h) % 2 ? bits >> 32 : bits & 0xffffffffu;
         place[h] = half < rule.threshold ? S{0} : factor;
       }
-      for (std::int64_t h = a.heads; h < a.padded; ++h) place[h] = 1;
+      for (i64 h = a.heads; h < a.padded; ++h) place[h] = 1;
     }
   }
-  void make_factors(std::int64_t own, Span nonzeros) {
+  void make_factors(i64 own, Span nonzeros) {
     make_factors(own, nonzeros.end - nonzeros.begin, factors,
-                 [&](std::int64_t e) { return a.indices[nonzeros.begin + e]; });
+                 [&](i64 e) { return a.indices[nonzeros.begin + e]; });
   }
 
   // sums[0] += w · x, and sums[1] += u · x, over some nonzeros and `kPacks` packs from pack k on.
   template <int kPacks, bool kTwice>
-  void add_panel(const char* const* rows, std::int64_t count, std::int64_t offset, std::int64_t k,
-                 const S* w, const S* u, S* sum, S* other_sum) const {
+  void add_panel(const char* const* rows, i64 count, i64 offset, i64 k, const S* w, const S* u,
+                 S* sum, S* other_sum) const {
     V sums[kPacks], others[kPacks];
 #pragma GCC unroll 16
     for (int i = 0; i < kPacks; ++i) {
       sums[i] = load_vector<V>(sum + (k + i) * L);
       if constexpr (kTwice) others[i] = load_vector<V>(other_sum + (k + i) * L);
     }
-    for (std::int64_t e = 0; e < count; ++e) {
+    for (i64 e = 0; e < count; ++e) {
       const T* x = matrix(rows[e]) + offset + k * L;
       V weight, other;
       if constexpr (kCount < L) {
@@ -338,10 +312,10 @@ struct Neighbours {
 
   // The same over all packs; `offset` is the matrix's place in a packed row.
   template <bool kTwice>
-  void add_rows(const char* const* rows, std::int64_t count, std::int64_t offset, const S* w,
-                const S* u, S* sum, S* other) const {
-    for (std::int64_t k = 0; k < packs;) {
-      const std::int64_t left = packs - k;
+  void add_rows(const char* const* rows, i64 count, i64 offset, const S* w, const S* u, S* sum,
+                S* other) const {
+    for (i64 k = 0; k < packs;) {
+      const i64 left = packs - k;
       if (kMaxPanel >= 8 && left >= 8) {
         add_panel<kMaxPanel, kTwice>(rows, count, offset, k, w, u, sum, other), k += 8;
       } else if (left >= 4) {
@@ -354,20 +328,18 @@ struct Neighbours {
     }
   }
 
-  // The inner product of two packed rows for every head, written to `product`. f(pack) makes the
-  // pack of products.
-  template <class Function>
-  [[gnu::always_inline]] void sum_packs(S* product, Function f) const {
+  // The inner product of two packed rows for every head; f(pack) makes the pack of products.
+  template <class Function> [[gnu::always_inline]] void sum_packs(S* product, Function f) const {
     if constexpr (kCount < L) {
       V even{}, odd{};
-      std::int64_t k = 0;
+      i64 k = 0;
       for (; k + 2 <= packs; k += 2) even += f(k), odd += f(k + 1);
       if (k < packs) even += f(k);
       store_part(product, folded<S, kCount>(even + odd));
     } else {
-      for (std::int64_t h = 0; h < a.padded; h += L) {
+      for (i64 h = 0; h < a.padded; h += L) {
         V sum{};
-        for (std::int64_t k = h / L; k < packs; k += a.padded / L) sum += f(k);
+        for (i64 k = h / L; k < packs; k += a.padded / L) sum += f(k);
         store_vector(product + h, sum);
       }
     }
@@ -376,49 +348,44 @@ struct Neighbours {
 
 // Running triples of rows: merged, stored, finished.
 
-template <class S>
-inline S* at_row(S* array, std::int64_t row, std::int64_t width) {
+template <class S> inline S* at_row(S* array, i64 row, i64 width) {
   return array ? array + row * width : nullptr;
 }
 
-template <class S>
-inline Triples<S> row_of(const Triples<S>& a, std::int64_t row, std::int64_t heads,
-                         std::int64_t columns) {
+template <class S> inline Triples<S> row_of(const Triples<S>& a, i64 row, i64 heads, i64 columns) {
   return {a.m + row * heads, a.n + row * heads, a.o + row * columns, at_row(a.p, row, columns),
           at_row(a.pi, row, heads)};
 }
 
-template <class S>
-inline S exp_difference(S x, S of) {
+template <class S> inline S exp_difference(S x, S of) {
   return x == -static_cast<S>(__builtin_inf()) ? S{0} : exp_of_negative(x - of);
 }
 
 // Merges a row's triple into another.
 template <class S>
-void merge_triple(const Triples<S>& into, const Triples<S>& other, std::int64_t heads,
-                  std::int64_t width) {
-  for (std::int64_t h = 0; h < heads; ++h) {
+void merge_triple(const Triples<S>& into, const Triples<S>& other, i64 heads, i64 width) {
+  for (i64 h = 0; h < heads; ++h) {
     const S m = into.m[h] > other.m[h] ? into.m[h] : other.m[h];
     const S mine = exp_difference(into.m[h], m), its = exp_difference(other.m[h], m);
     const bool both = into.p && other.p;
     into.m[h] = m;
     into.n[h] = into.n[h] * mine + other.n[h] * its;
     if (into.p) into.pi[h] = into.pi[h] * mine + (both ? other.pi[h] * its : S{0});
-    for (std::int64_t c = h * width; c < (h + 1) * width; ++c) {
+    for (i64 c = h * width; c < (h + 1) * width; ++c) {
       into.o[c] = into.o[c] * mine + other.o[c] * its;
     }
     if (!into.p) continue;
-    for (std::int64_t c = h * width; c < (h + 1) * width; ++c) {
+    for (i64 c = h * width; c < (h + 1) * width; ++c) {
       into.p[c] = into.p[c] * mine + (both ? other.p[c] * its : S{0});
     }
   }
 }
 
 template <class T>
-void end_triple(const AttentionTarget<T>& target, std::int64_t row, const Triples<Sum<T>>& triple,
-                std::int64_t heads, std::int64_t width) {
+void end_triple(const AttentionTarget<T>& target, i64 row, const Triples<Sum<T>>& triple, i64 heads,
+                i64 width) {
   using S = Sum<T>;
-  const std::int64_t columns = heads * width;
+  const i64 columns = heads * width;
   if (target.ending == Ending::kMerged) {
     merge_triple(row_of(target.triples, row, heads, columns), triple, heads, width);
     return;
@@ -435,14 +402,13 @@ void end_triple(const AttentionTarget<T>& target, std::int64_t row, const Triple
   }
   T* out = target.out + row * columns;
   S* p = at_row(target.triples.p, row, columns);
-  for (std::int64_t h = 0; h < heads; ++h) {
+  for (i64 h = 0; h < heads; ++h) {
     const S n = triple.n[h], factor = n == 0 ? S{0} : 1 / n;
     target.lse[row * heads + h] = triple.m[h] + static_cast<S>(__builtin_log(n));
-    for (std::int64_t c = h * width; c < (h + 1) * width; ++c)
-      out[c] = narrow<T>(triple.o[c] * factor);
+    for (i64 c = h * width; c < (h + 1) * width; ++c) out[c] = narrow<T>(triple.o[c] * factor);
     if (!p) continue;
     target.triples.pi[row * heads + h] = triple.pi[h] * factor;
-    for (std::int64_t c = h * width; c < (h + 1) * width; ++c) p[c] = triple.p[c] * factor;
+    for (i64 c = h * width; c < (h + 1) * width; ++c) p[c] = triple.p[c] * factor;
   }
 }
 

@@ -7,19 +7,11 @@
 #include <sys/mman.h>
 #endif
 
-#include <array>
-#include <bit>
-#include <cmath>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 #include "attention.hpp"
-#include "edges.hpp"
-#include "input_error.hpp"
 #include "kernel_table.hpp"
 #include "rows.hpp"
 #include "spmm.hpp"
+#include "std.hpp"
 #include "tensor.hpp"
 
 namespace nb = nanobind;
@@ -32,8 +24,7 @@ namespace {
 using Released = nb::gil_scoped_release;
 
 // Calls body(T{}) with the type of a tensor's elements.
-template <class Body>
-void with_floats(const Tensor& x, const Body& body) {
+template <class Body> void with_floats(const Tensor& x, const Body& body) {
   switch (x.dtype) {
     case Dtype::kFloat32:
       return body(float{});
@@ -46,46 +37,43 @@ void with_floats(const Tensor& x, const Body& body) {
   }
 }
 
-template <class Body>
-void with_wide_floats(const Tensor& x, const Body& body) {
+template <class Body> void with_wide_floats(const Tensor& x, const Body& body) {
   if (x.dtype == Dtype::kFloat32) return body(float{});
   if (x.dtype == Dtype::kFloat64) return body(double{});
   throw std::invalid_argument("no kernel takes this dtype");
 }
 
 // Calls body(T{}, Index{}).
-template <class Body>
-void with_types(const Tensor& x, const Tensor& indices, const Body& body) {
+template <class Body> void with_types(const Tensor& x, const Tensor& indices, const Body& body) {
   with_floats(x, [&](auto element) {
-    if (indices.dtype == Dtype::kInt32) return body(element, std::int32_t{});
-    body(element, std::int64_t{});
+    if (indices.dtype == Dtype::kInt32) return body(element, i32{});
+    body(element, i64{});
   });
 }
 
-// A list of numbers, or none.
-Numbers numbers(const Tensor& list) {
-  const bool wide = list.dtype == Dtype::kInt64;
-  return {wide ? nullptr : list.as<std::int32_t>(), wide ? list.as<std::int64_t>() : nullptr};
+// Rows of a matrix; a list of numbers; places to write; each may be none.
+template <class T> RowsOf<T> rows(const Tensor& x) { return {x.as<T>(), x.stride[0]}; }
+template <class Listed = Numbers> Listed numbers(const Tensor& list) {
+  if (list.dtype == Dtype::kInt64) return {nullptr, list.as<i64>()};
+  return {list.as<i32>(), nullptr};
 }
 
-void check_range(const Tensor& list, std::int64_t limit) {
-  const Numbers rows = numbers(list);
-  if (!list || (rows.wide ? in_range(rows.wide, list.rows(), limit)
-                          : in_range(rows.narrow, list.rows(), limit))) {
+void check_range(const Tensor& list, i64 limit) {
+  const Numbers listed = numbers(list);
+  if (!list || (listed.wide ? in_range(listed.wide, list.rows(), limit)
+                            : in_range(listed.narrow, list.rows(), limit))) {
     return;
   }
-  for (std::int64_t i = 0; i < list.rows(); ++i) {
-    const std::int64_t row = rows.wide ? rows.wide[i] : rows.narrow[i];
-    if (row < 0 || row >= limit) {
-      throw InputError("row " + std::to_string(row) + " outside [0, " + std::to_string(limit) +
-                       ")");
-    }
+  for (i64 i = 0; i < list.rows(); ++i) {
+    if (listed[i] >= 0 && listed[i] < limit) continue;
+    throw InputError("row " + std::to_string(listed[i]) + " outside [0, " + std::to_string(limit) +
+                     ")");
   }
 }
 
-DropoutRule dropout_rule(std::int64_t key, double p) {
-  return {mix64(static_cast<std::uint64_t>(key)),
-          static_cast<std::uint64_t>(std::nearbyint(p * 4294967296.0)), 1.0 / (1.0 - p)};
+DropoutRule dropout_rule(i64 key, double p) {
+  return {mix64(static_cast<u64>(key)), static_cast<u64>(std::nearbyint(p * 4294967296.0)),
+          1.0 / (1.0 - p)};
 }
 
 Heads heads_of(const Tensor& x, const Tensor& y) {
@@ -99,20 +87,10 @@ void multiply(const Tensor& indptr, const Tensor& indices, const Tensor& values,
   const int threads = threads_for((indices.rows() + y.rows()) * heads.count * y.columns());
   with_types(x, indices, [&]<class T, class Index>(T, Index) {
     using S = Sum<T>;
-    SpmmOperands<T, Index> a{indptr.as<std::int64_t>(),
-                             indices.as<Index>(),
-                             y.rows(),
-                             values.as<S>(),
-                             heads.count,
-                             row_scale.as<S>(),
-                             col_scale.as<S>(),
-                             x.as<T>(),
-                             x.rows(),
-                             x.stride[0],
-                             y.as<T>(),
-                             y.stride[0],
-                             y.columns(),
-                             accumulate};
+    SpmmOperands<T, Index> a{
+        indptr.as<i64>(),  indices.as<Index>(), y.rows(),         {values.as<S>(), heads.count},
+        row_scale.as<S>(), col_scale.as<S>(),   rows<const T>(x), x.rows(),
+        rows<T>(y),        y.columns(),         accumulate};
     Released released;
     if constexpr (std::is_same_v<T, S>) {
       if (scaled) spgnn::scale_rows(a, scaled.as<T>(), threads);
@@ -130,8 +108,8 @@ void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, cons
 // The same if all are plain matrices in memory that fit, as kernels/spmm.py would find out line by
 // line, which takes longer than a small product. Whether it is done; what is not is no fault yet.
 bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its_values,
-                   nb::handle its_row_scale, nb::handle its_col_scale, std::int64_t cols,
-                   nb::handle of_x, nb::handle of_y, bool accumulate, const Dense& scaled) {
+                   nb::handle its_row_scale, nb::handle its_col_scale, i64 cols, nb::handle of_x,
+                   nb::handle of_y, bool accumulate, const Dense& scaled) {
   Tensor indptr, indices, values, row_scale, col_scale, x, y;
   if (!nb::try_cast(of_x, x) || !nb::try_cast(of_y, y) || !nb::try_cast(its_indptr, indptr) ||
       !nb::try_cast(its_indices, indices) || !nb::try_cast(its_values, values) ||
@@ -140,11 +118,11 @@ bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its
   }
   const Dtype sum = x.dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : x.dtype;
   if (x.dtype > Dtype::kBfloat16 || y.dtype != x.dtype || x.dims != 2 || y.dims != 2) return false;
-  const auto is_scale = [&](const Tensor& scale, std::int64_t count) {
+  const auto is_scale = [&](const Tensor& scale, i64 count) {
     return !scale || (scale.on_cpu && scale.dtype == sum && scale.dims == 1 &&
                       scale.rows() == count && !scale.has_gaps());
   };
-  const std::int64_t rows = indptr.rows() - 1;
+  const i64 rows = indptr.rows() - 1;
   if (!(indptr.on_cpu && x.on_cpu && y.on_cpu && x.rows() == cols && y.rows() == rows &&
         y.columns() == x.columns() && x.has_unit_columns() && y.has_unit_columns() &&
         is_scale(values, indices.rows()) && is_scale(row_scale, rows) &&
@@ -153,7 +131,7 @@ bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its
   }
   const int size = x.dtype == Dtype::kFloat64 ? 8 : x.dtype == Dtype::kFloat32 ? 4 : 2;
   const auto span = [&](const Tensor& matrix) {
-    const std::int64_t last = (matrix.rows() - 1) * matrix.stride[0] + matrix.columns();
+    const i64 last = (matrix.rows() - 1) * matrix.stride[0] + matrix.columns();
     const auto begin = reinterpret_cast<std::intptr_t>(matrix.data);
     return Span{begin, begin + last * size};
   };
@@ -169,32 +147,24 @@ void sddmm(const Tensor& indptr, const Tensor& indices, const Dense& row_scale,
   const int threads = threads_for(indices.rows() * heads.count * x.columns());
   with_types(x, indices, [&]<class T, class Index>(T, Index) {
     using S = Sum<T>;
-    const SddmmOperands<T, Index> a{indptr.as<std::int64_t>(),
-                                    indices.as<Index>(),
-                                    g.rows(),
-                                    row_scale.as<S>(),
-                                    col_scale.as<S>(),
-                                    g.as<T>(),
-                                    g.stride[0],
-                                    x.as<T>(),
-                                    x.stride[0],
-                                    x.columns(),
-                                    products.as<S>(),
-                                    heads.count};
+    const SddmmOperands<T, Index> a{
+        indptr.as<i64>(),  indices.as<Index>(), g.rows(),
+        row_scale.as<S>(), col_scale.as<S>(),   rows<const T>(g),
+        rows<const T>(x),  x.columns(),         {products.as<S>(), heads.count}};
     Released released;
     spgnn::sddmm(current_table(), a, heads, threads);
   });
 }
 
 // Numbers of nonzeros, [nnz] or [nnz, heads].
-std::int64_t heads_of(const Tensor& numbers) { return numbers.dims == 2 ? numbers.shape[1] : 1; }
+i64 heads_of(const Tensor& numbers) { return numbers.dims == 2 ? numbers.shape[1] : 1; }
 
 void edge_softmax(const Tensor& indptr, const Dense& scores, const Tensor& out) {
   constexpr int kExponential = 8;  // multiplications that it costs, about
   const int threads = threads_for(kExponential * scores.count());
   with_floats(scores, [&]<class T>(T) {
     Released released;
-    softmax(current_table(), indptr.as<std::int64_t>(), indptr.rows() - 1, heads_of(scores),
+    softmax(current_table(), indptr.as<i64>(), indptr.rows() - 1, heads_of(scores),
             scores.as<const T>(), out.as<T>(), threads);
   });
 }
@@ -203,120 +173,81 @@ void row_sums(const Tensor& indptr, const Dense& a, const Dense& b, const Tensor
   const int threads = threads_for(a.count());
   with_floats(a, [&]<class T>(T) {
     Released released;
-    spgnn::row_sums(current_table(), indptr.as<std::int64_t>(), indptr.rows() - 1, heads_of(a),
+    spgnn::row_sums(current_table(), indptr.as<i64>(), indptr.rows() - 1, heads_of(a),
                     a.as<const T>(), b.as<const T>(), out.as<T>(), threads);
   });
 }
 
 template <class T, class Index>
-RowOperands<T, Index> row_operands(const Tensor& x, const Tensor& y, const Tensor& rows,
+RowOperands<T, Index> row_operands(const Tensor& x, const Tensor& y, const Tensor& listed,
                                    const Tensor& scale) {
-  return {x.as<T>(),   x.stride[0],      y.as<T>(),   y.stride[0],
-          x.columns(), rows.as<Index>(), rows.rows(), scale.as<Sum<T>>()};
+  return {rows<const T>(x),   rows<T>(y),    x.columns(),
+          listed.as<Index>(), listed.rows(), scale.as<Sum<T>>()};
 }
 
-void gather_rows(const Rows& x, const Dense& rows, const Dense& scale, const Tensor& y) {
-  check_range(rows, x.rows());
-  const int threads = threads_for(rows.rows() * x.columns());
-  with_types(x, rows, [&]<class T, class Index>(T, Index) {
-    const auto a = row_operands<T, Index>(x, y, rows, scale);
+void gather_rows(const Rows& x, const Dense& listed, const Dense& scale, const Tensor& y) {
+  check_range(listed, x.rows());
+  const int threads = threads_for(listed.rows() * x.columns());
+  with_types(x, listed, [&]<class T, class Index>(T, Index) {
+    const auto a = row_operands<T, Index>(x, y, listed, scale);
     Released released;
     spgnn::gather_rows(current_table(), a, threads);
   });
 }
 
-void scatter_add_rows(const Tensor& y, const Dense& rows, const Rows& x, const Dense& scale) {
-  check_range(rows, y.rows());
-  const int threads = threads_for(rows.rows() * x.columns());
-  with_types(x, rows, [&]<class T, class Index>(T, Index) {
-    const auto a = row_operands<T, Index>(x, y, rows, scale);
+void scatter_add_rows(const Tensor& y, const Dense& listed, const Rows& x, const Dense& scale) {
+  check_range(listed, y.rows());
+  const int threads = threads_for(listed.rows() * x.columns());
+  with_types(x, listed, [&]<class T, class Index>(T, Index) {
+    const auto a = row_operands<T, Index>(x, y, listed, scale);
     Released released;
     spgnn::scatter_add_rows(current_table(), a, threads);
   });
 }
 
-void dropout_rows(const Rows& x, const Dense& vertex_ids, std::int64_t key, double p,
-                  const Tensor& y) {
+void dropout_rows(const Rows& x, const Dense& vertex_ids, i64 key, double p, const Tensor& y) {
   const int threads = threads_for(x.count());
   with_floats(x, [&]<class T>(T) {
-    const auto a = row_operands<T, std::int64_t>(x, y, vertex_ids, {});
+    const auto a = row_operands<T, i64>(x, y, vertex_ids, {});
     Released released;
     spgnn::dropout_rows(current_table(), a, dropout_rule(key, p), threads);
   });
 }
 
-void update_rows(const Rows& z, const Dense& bias, const Dense& vertex_ids, std::int64_t key,
-                 double p, int act, double alpha, const Tensor& y) {
+void update_rows(const Rows& z, const Dense& bias, const Dense& vertex_ids, i64 key, double p,
+                 int act, double alpha, const Tensor& y) {
   if (z.count() == 0) return;
   const int threads = threads_for(z.count());
   with_floats(z, [&]<class T>(T) {
-    const UpdateOperands<T> a{z.as<T>(),
-                              z.stride[0],
-                              y.as<T>(),
-                              y.stride[0],
+    const UpdateOperands<T> a{rows<const T>(z),
+                              rows<T>(y),
                               z.columns(),
                               z.rows(),
                               bias.as<Sum<T>>(),
                               static_cast<Act>(act),
                               alpha,
-                              vertex_ids.as<std::int64_t>(),
+                              vertex_ids.as<i64>(),
                               dropout_rule(key, p)};
     Released released;
     spgnn::update_rows(current_table(), a, threads);
   });
 }
 
-void update_rows_backward(const Rows& g, const Rows& y, const Dense& vertex_ids, std::int64_t key,
-                          double p, int act, double alpha, const Tensor& dz, const Tensor& sums) {
+void update_rows_backward(const Rows& g, const Rows& y, const Dense& vertex_ids, i64 key, double p,
+                          int act, double alpha, const Tensor& dz, const Tensor& sums) {
   const int threads = threads_for(g.count());
   with_floats(g, [&]<class T>(T) {
-    const UpdateGradients<T> a{g.as<T>(),
-                               g.stride[0],
-                               y.as<T>(),
-                               y ? y.stride[0] : 0,
-                               dz.as<T>(),
-                               dz.stride[0],
+    const UpdateGradients<T> a{rows<const T>(g),
+                               rows<const T>(y),
+                               rows<T>(dz),
                                g.columns(),
                                g.rows(),
                                static_cast<Act>(act),
                                alpha,
-                               vertex_ids.as<std::int64_t>(),
+                               vertex_ids.as<i64>(),
                                dropout_rule(key, p)};
     Released released;
     update_gradients(current_table(), a, sums.count() ? sums.as<Sum<T>>() : nullptr, threads);
-  });
-}
-
-void extreme(const Tensor& indptr, const Tensor& indices, const Rows& x, bool largest, bool begun,
-             std::int64_t first_column, const Tensor& out, const Tensor& arg) {
-  const int threads = threads_for(indices.rows() * x.columns());
-  const bool wide = arg.dtype == Dtype::kInt64;
-  with_types(x, indices, [&]<class T, class Index>(T, Index) {
-    const ExtremeOperands<T, Index> a{indptr.as<std::int64_t>(),
-                                      indices.as<Index>(),
-                                      out.rows(),
-                                      x.as<T>(),
-                                      x.stride[0],
-                                      x.columns(),
-                                      largest,
-                                      begun,
-                                      first_column,
-                                      out.as<T>(),
-                                      out.stride[0],
-                                      wide ? nullptr : arg.as<std::int32_t>(),
-                                      wide ? arg.as<std::int64_t>() : nullptr};
-    Released released;
-    extreme_rows(current_table(), a, threads);
-  });
-}
-
-void extreme_adjoint(const Rows& g, const Dense& arg, const Tensor& dx) {
-  const int threads = threads_for(g.count());
-  with_floats(g, [&]<class T>(T) {
-    const ExtremeAdjoint<T> a{g.as<T>(), g.stride[0], numbers(arg).narrow, numbers(arg).wide,
-                              g.rows(),  g.columns(), dx.as<T>()};
-    Released released;
-    spgnn::extreme_adjoint(current_table(), a, threads);
   });
 }
 
@@ -324,20 +255,10 @@ template <class T>
 EdgeOperands<T> edge_operands(const Tensor& indptr, const Tensor& indices, const Tensor& order,
                               const Tensor& x, const Tensor& w, const Tensor& v,
                               const Tensor& out) {
-  return {indptr.as<std::int64_t>(),
-          numbers(indices),
-          numbers(order),
-          indptr.rows() - 1,
-          x.as<T>(),
-          x.stride[0],
-          w.as<T>(),
-          w.stride[0],
-          v.as<T>(),
-          v.stride[0],
-          out.columns(),
-          out.columns() / v.columns(),
-          out.as<T>(),
-          out.stride[0]};
+  return {indptr.as<i64>(),  numbers(indices), numbers(order),
+          indptr.rows() - 1, rows<const T>(x), rows<const T>(w),
+          rows<const T>(v),  out.columns(),    out.columns() / v.columns(),
+          rows<T>(out)};
 }
 
 void edge_sum(const Tensor& indptr, const Tensor& indices, const Tensor& order, const Rows& x,
@@ -356,17 +277,8 @@ void edge_products(const Tensor& indptr, const Tensor& indices, const Rows& g, c
   if (out.count() == 0) return;
   const int threads = threads_for(out.count());
   with_floats(out, [&]<class T>(T) {
-    const EdgeProducts<T> a{indptr.as<std::int64_t>(),
-                            numbers(indices),
-                            indptr.rows() - 1,
-                            g.as<T>(),
-                            g.stride[0],
-                            x.as<T>(),
-                            x.stride[0],
-                            v.as<T>(),
-                            v.stride[0],
-                            out.columns(),
-                            out.as<T>()};
+    const EdgeProducts<T> a{indptr.as<i64>(), numbers(indices), indptr.rows() - 1, rows<const T>(g),
+                            rows<const T>(x), rows<const T>(v), out.columns(),     out.as<T>()};
     Released released;
     spgnn::edge_products(current_table(), a, static_cast<EdgeOp>(op), threads);
   });
@@ -376,46 +288,63 @@ void edge_extremes(const Tensor& indptr, const Tensor& indices, const Rows& x, c
                    int op, bool largest, const Tensor& out, const Tensor& arg) {
   if (out.count() == 0) return;
   const int threads = threads_for((indices.rows() + out.rows()) * out.columns());
-  const bool wide = arg.dtype == Dtype::kInt64;
   with_floats(out, [&]<class T>(T) {
     const EdgeExtremes<T> a{edge_operands<T>(indptr, indices, {}, x, {}, v, out), largest,
-                            wide ? nullptr : arg.as<std::int32_t>(),
-                            wide ? arg.as<std::int64_t>() : nullptr};
+                            numbers<Places>(arg)};
     Released released;
     spgnn::edge_extremes(current_table(), a, static_cast<EdgeOp>(op), threads);
   });
 }
 
-void quantise_rows(const Rows& x, int bits, const Dense& ids, std::int64_t key, bool stochastic,
-                   const Dense& rows, const Tensor& residual, const Tensor& lost,
+// Of listed rows of X, which are messages of the nonzeros.
+void extreme(const Tensor& indptr, const Tensor& indices, const Rows& x, bool largest, bool begun,
+             i64 first_column, const Tensor& out, const Tensor& arg) {
+  const int threads = threads_for(indices.rows() * x.columns());
+  with_floats(x, [&]<class T>(T) {
+    const EdgeExtremes<T> a{edge_operands<T>(indptr, {}, indices, {}, {}, x, out), largest,
+                            numbers<Places>(arg), begun, first_column};
+    Released released;
+    spgnn::edge_extremes(current_table(), a, EdgeOp::kCopy, threads);
+  });
+}
+
+void extreme_adjoint(const Rows& g, const Dense& arg, const Tensor& dx) {
+  const int threads = threads_for(g.count());
+  with_floats(g, [&]<class T>(T) {
+    const ExtremeAdjoint<T> a{rows<const T>(g), numbers(arg), g.rows(), g.columns(), dx.as<T>()};
+    Released released;
+    spgnn::extreme_adjoint(current_table(), a, threads);
+  });
+}
+
+void quantise_rows(const Rows& x, int bits, const Dense& ids, i64 key, bool stochastic,
+                   const Dense& listed, const Tensor& residual, const Tensor& lost,
                    const Tensor& packed) {
-  check_range(rows, x.rows());
+  check_range(listed, x.rows());
   const int threads = threads_for(ids.rows() * x.columns());
   with_floats(x, [&]<class T>(T) {
-    const QuantiseOperands<T> a{x.as<T>(),
-                                x.stride[0],
+    const QuantiseOperands<T> a{rows<const T>(x),
                                 x.columns(),
                                 ids.rows(),
-                                numbers(rows),
+                                numbers(listed),
                                 bits,
-                                ids.as<std::int64_t>(),
-                                mix64(static_cast<std::uint64_t>(key)),
+                                ids.as<i64>(),
+                                mix64(static_cast<u64>(key)),
                                 stochastic,
-                                residual.as<T>(),
-                                residual ? residual.stride[0] : 0,
-                                packed.as<std::uint8_t>()};
+                                rows<T>(residual),
+                                packed.as<u8>()};
     Released released;
     spgnn::quantise_rows(current_table(), a, lost.as<double>(), threads);
   });
 }
 
-void dequantise_rows(const Dense& packed, int bits, const Dense& rows, const Tensor& y) {
-  check_range(rows, y.rows());
-  const std::int64_t count = rows ? rows.rows() : y.rows();
+void dequantise_rows(const Dense& packed, int bits, const Dense& listed, const Tensor& y) {
+  check_range(listed, y.rows());
+  const i64 count = listed ? listed.rows() : y.rows();
   const int threads = threads_for(count * y.columns());
   with_floats(y, [&]<class T>(T) {
-    const DequantiseOperands<T> a{
-        packed.as<std::uint8_t>(), y.columns(), count, numbers(rows), bits, y.as<T>(), y.stride[0]};
+    const DequantiseOperands<T> a{packed.as<u8>(), y.columns(), count,
+                                  numbers(listed), bits,        rows<T>(y)};
     Released released;
     spgnn::dequantise_rows(current_table(), a, threads);
   });
@@ -456,11 +385,8 @@ void cross_entropy(const Rows& x, const Dense& target, const Dense& mask, double
   const int threads = threads_for(kEntropyWork * x.count());
   with_wide_floats(x, [&]<class T>(T) {
     const auto parts = static_cast<T>(divisor);
-    const CrossEntropyGradient<T> a{
-        {x.as<T>(), x.stride[0], x.columns(), x.rows(), target.as<std::int64_t>()},
-        T{1} / parts,
-        dx.as<T>(),
-        dx.stride[0]};
+    const CrossEntropyOperands<T> a{rows<const T>(x), x.columns(),  x.rows(),
+                                    target.as<i64>(), T{1} / parts, rows<T>(dx)};
     Released released;
     const double loss = spgnn::cross_entropy(current_table(), a, mask.as<bool>(), threads);
     *out.as<T>() = static_cast<T>(loss) / parts;
@@ -468,37 +394,34 @@ void cross_entropy(const Rows& x, const Dense& target, const Dense& mask, double
 }
 
 // Heads as packed rows have them: a power of two, or a multiple of 16.
-std::int64_t padded_heads(std::int64_t heads) {
+i64 padded_heads(i64 heads) {
   if (heads > 16) return (heads + 15) / 16 * 16;
-  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(heads)));
+  return static_cast<i64>(std::bit_ceil(static_cast<u64>(heads)));
 }
 
 // One side of an attention: rows, and packed rows of the other side that their nonzeros gather.
 struct AttentionSide {
-  Tensor indptr, indices, order;
-  Tensor packed;  // uint8 [rows, bytes]
-  std::int64_t heads, width;
+  Tensor indptr, indices, packed;  // packed: uint8 [rows, bytes]
+  i64 heads, width;
   double slope;
-  Rows own[2];           // [rows, heads * width]
-  Dense own_numbers[2];  // [rows, heads]
-  Dense vector;          // GATv2: [heads, width]
-  Dense edge_scores, edge_features;
-  Dense own_ids, other_ids;  // of dropout, or none
-  bool by_column;            // whether the rows are sources
-  std::int64_t key;
+  Tensor order;
+  Rows first, second;                                    // own: [rows, heads * width]
+  Dense first_numbers, second_numbers, vector;           // [rows, heads]; GATv2: [heads, width]
+  Dense edge_scores, edge_features, own_ids, other_ids;  // ids: of dropout, or none
+  bool by_column;                                        // whether the rows are sources
+  i64 key;
   double p;
 
   // So many passes over the features of each nonzero.
-  int threads(std::int64_t passes) const {
-    constexpr std::int64_t kEdge = 8;  // multiplications that a nonzero costs beside those
+  int threads(i64 passes) const {
+    constexpr i64 kEdge = 8;  // multiplications that a nonzero costs beside those
     return threads_for(passes * indices.rows() * padded_heads(heads) * (width + kEdge));
   }
 
-  template <class T>
-  AttentionOperands<T> operands() const {
+  template <class T> AttentionOperands<T> operands() const {
     using S = Sum<T>;
     const DropoutRule rule = dropout_rule(key, p);
-    return {indptr.as<std::int64_t>(),
+    return {indptr.as<i64>(),
             indptr.rows() - 1,
             numbers(indices),
             numbers(order),
@@ -507,49 +430,43 @@ struct AttentionSide {
             width,
             static_cast<S>(slope),
             {packed.as<char>(), packed.stride[0]},
-            {own[0].as<T>(), own[1].as<T>()},
-            {own[0].stride[0], own[1].stride[0]},
-            {own_numbers[0].as<S>(), own_numbers[1].as<S>()},
+            {rows<const T>(first), rows<const T>(second)},
+            {first_numbers.as<S>(), second_numbers.as<S>()},
             vector.as<S>(),
             edge_scores.as<S>(),
             edge_features.as<T>(),
-            {own_ids.as<std::int64_t>(), other_ids.as<std::int64_t>(), by_column, rule.seed,
-             rule.threshold, rule.factor}};
+            {own_ids.as<i64>(), other_ids.as<i64>(), by_column, rule.seed, rule.threshold,
+             rule.factor}};
   }
 };
 
-constexpr std::int64_t kRowsOfSpan = 256;  // of a task of attention, where rows are by themselves
+constexpr i64 kRowsOfSpan = 256;  // of a task of attention, where rows are by themselves
 
-template <class T>
-const AttentionKernels<T>& attention_kernels() {
+template <class T> const AttentionKernels<T>& attention_kernels() {
   return std::get<AttentionKernels<T>>(*current_table().attention);
 }
 
 // Matrices and numbers of heads of the rows that others gather, beside each other.
-void attention_pack(std::int64_t heads, const std::vector<Rows>& matrices,
+void attention_pack(i64 heads, const std::vector<Rows>& matrices,
                     const std::vector<Dense>& numbers_of_heads, const Tensor& packed) {
   const Tensor& first = matrices[0];
   const int threads = threads_for(first.count());
   with_floats(first, [&]<class T>(T) {
-    PackOperands<T> a{heads, padded_heads(heads), first.columns() / heads, {}, {},
+    PackOperands<T> a{heads, padded_heads(heads), first.columns() / heads, {},
                       {},    packed.as<char>(),   packed.stride[0]};
-    for (std::size_t i = 0; i < matrices.size(); ++i) {
-      a.matrices[i] = matrices[i].as<T>();
-      a.strides[i] = matrices[i].stride[0];
-    }
+    for (std::size_t i = 0; i < matrices.size(); ++i) a.matrices[i] = rows<const T>(matrices[i]);
     for (std::size_t i = 0; i < numbers_of_heads.size(); ++i) {
       a.numbers[i] = numbers_of_heads[i].as<Sum<T>>();
     }
     Released released;
     for_each_span(first.rows(), kRowsOfSpan, threads,
-                  [&](std::int64_t, Span span) { attention_kernels<T>().pack(a, span); });
+                  [&](i64, Span span) { attention_kernels<T>().pack(a, span); });
   });
 }
 
 using State = std::array<Tensor, 5>;  // m, n, O, P, pi
 
-template <class S>
-Triples<S> triples(const State& state) {
+template <class S> Triples<S> triples(const State& state) {
   return {state[0].as<S>(), state[1].as<S>(), state[2].as<S>(), state[3].as<S>(), state[4].as<S>()};
 }
 
@@ -567,16 +484,16 @@ void attend(const AttentionSide& side, const Tensor& like, const State& state, i
 }
 
 // `kind`: of columns, of columns in GATv2, of rows in GATv2.
-void attend_backward(const AttentionSide& side, int kind, const Tensor& rows,
+void attend_backward(const AttentionSide& side, int kind, const Tensor& own_rows,
                      const Tensor& numbers_of_heads, const Tensor& vector,
                      const Tensor& edge_scores, const Tensor& edge_features) {
   const int threads = side.threads(kind == 0 ? 2 : 3);
-  with_floats(rows, [&]<class T>(T) {
+  with_floats(own_rows, [&]<class T>(T) {
     using S = Sum<T>;
     const auto a = side.operands<T>();
     const AttentionGradients<T> target{
-        rows.as<T>(),   numbers_of_heads.as<S>(), nullptr,
-        vector.as<S>(), edge_scores.as<S>(),      edge_features.as<T>()};
+        own_rows.as<T>(), numbers_of_heads.as<S>(), nullptr,
+        vector.as<S>(),   edge_scores.as<S>(),      edge_features.as<T>()};
     Released released;
     spgnn::attend_backward(current_table(), a, target, kind, threads);
   });
@@ -588,7 +505,7 @@ void attention_scatter(const AttentionSide& side, const Dense& loops, const Dens
   const int threads = side.threads(3);
   with_wide_floats(ends, [&]<class T>(T) {
     const auto a = side.operands<T>();
-    const AttentionLoops more{loops.as<bool>(), loop_columns.as<std::int64_t>()};
+    const AttentionLoops more{loops.as<bool>(), loop_columns.as<i64>()};
     const AttentionSent<T> sent{sums.as<char>(), sums.stride[0], v2 ? nullptr : ends.as<T>(),
                                 v2 ? ends.as<T>() : nullptr};
     Released released;
@@ -599,14 +516,14 @@ void attention_scatter(const AttentionSide& side, const Dense& loops, const Dens
 // O / n and m + log n of triples.
 void attention_finish(const Dense& m, const Dense& n, const Dense& o, const Tensor& out,
                       const Tensor& lse) {
-  const std::int64_t heads = lse.columns(), columns = out.columns();
+  const i64 heads = lse.columns(), columns = out.columns();
   const int threads = threads_for(out.count());
   with_floats(out, [&]<class T>(T) {
     using S = Sum<T>;
     const AttentionTarget<T> target{{}, Ending::kFinished, out.as<T>(), lse.as<S>()};
     Released released;
-    for_each_span(lse.rows(), kRowsOfSpan, threads, [&](std::int64_t, Span span) {
-      for (std::int64_t i = span.begin; i < span.end; ++i) {
+    for_each_span(lse.rows(), kRowsOfSpan, threads, [&](i64, Span span) {
+      for (i64 i = span.begin; i < span.end; ++i) {
         const Triples<S> row{m.as<S>() + i * heads, n.as<S>() + i * heads, o.as<S>() + i * columns,
                              nullptr, nullptr};
         attention_kernels<T>().end(target, i, row, heads, heads ? columns / heads : 0);
@@ -617,15 +534,15 @@ void attention_finish(const Dense& m, const Dense& n, const Dense& o, const Tens
 
 // <x[i, h], y[i, h]>; y has the dtype of x, or of its sums.
 void head_products(const Rows& x, const Rows& y, const Tensor& products) {
-  const std::int64_t heads = products.columns();
+  const i64 heads = products.columns();
   const int threads = threads_for(x.count());
   with_floats(x, [&]<class T>(T) {
     using S = Sum<T>;
-    const std::int64_t width = heads ? x.columns() / heads : 0;
+    const i64 width = heads ? x.columns() / heads : 0;
     const auto& kernels = attention_kernels<T>();
     Released released;
-    for_each_span(products.rows(), kRowsOfSpan, threads, [&](std::int64_t, Span span) {
-      for (std::int64_t i = span.begin; i < span.end; ++i) {
+    for_each_span(products.rows(), kRowsOfSpan, threads, [&](i64, Span span) {
+      for (i64 i = span.begin; i < span.end; ++i) {
         const T* row = x.as<T>() + i * x.stride[0];
         S* place = products.as<S>() + i * heads;
         if (y.dtype == x.dtype) {
@@ -638,8 +555,7 @@ void head_products(const Rows& x, const Rows& y, const Tensor& products) {
   });
 }
 
-// Asks for huge pages under a fresh allocation. Gathers from it later miss the TLB less, and its
-// first writes fault less often. A hint: where it is refused or unknown, nothing is lost.
+// Asks for huge pages under a fresh allocation: fewer TLB misses and faults. A hint.
 void advise_huge_pages([[maybe_unused]] const Tensor& memory) {
 #ifdef MADV_HUGEPAGE
   constexpr std::uintptr_t kHugePage = std::uintptr_t{2} << 20;
@@ -700,38 +616,14 @@ void bind_kernels(nb::module_& m) {
   m.def("cross_entropy", &of::cross_entropy, "X"_a, "target"_a, maybe("mask"), "divisor"_a, "out"_a,
         maybe("gradient"));
   nb::class_<AttentionSide>(m, "AttentionSide")
-      .def(
-          "__init__",
-          [](AttentionSide* side, const Tensor& indptr, const Tensor& indices, const Tensor& packed,
-             std::int64_t heads, std::int64_t width, double slope, const Tensor& order,
-             const Rows& first, const Rows& second, const Dense& first_numbers,
-             const Dense& second_numbers, const Dense& vector, const Dense& edge_scores,
-             const Dense& edge_features, const Dense& own_ids, const Dense& other_ids,
-             bool by_column, std::int64_t key, double p) {
-            new (side) AttentionSide{indptr,
-                                     indices,
-                                     order,
-                                     packed,
-                                     heads,
-                                     width,
-                                     slope,
-                                     {first, second},
-                                     {first_numbers, second_numbers},
-                                     vector,
-                                     edge_scores,
-                                     edge_features,
-                                     own_ids,
-                                     other_ids,
-                                     by_column,
-                                     key,
-                                     p};
-          },
-          "indptr"_a, "indices"_a, "packed"_a, "heads"_a, "width"_a, "slope"_a,
-          maybe("order") = nb::none(), maybe("first") = nb::none(), maybe("second") = nb::none(),
-          maybe("first_numbers") = nb::none(), maybe("second_numbers") = nb::none(),
-          maybe("vector") = nb::none(), maybe("edge_scores") = nb::none(),
-          maybe("edge_features") = nb::none(), maybe("own_ids") = nb::none(),
-          maybe("other_ids") = nb::none(), "by_column"_a = false, "key"_a = 0, "p"_a = 0.0);
+      .def(nb::init<Tensor, Tensor, Tensor, i64, i64, double, Tensor, Rows, Rows, Dense, Dense,
+                    Dense, Dense, Dense, Dense, Dense, bool, i64, double>(),
+           "indptr"_a, "indices"_a, "packed"_a, "heads"_a, "width"_a, "slope"_a,
+           maybe("order") = nb::none(), maybe("first") = nb::none(), maybe("second") = nb::none(),
+           maybe("first_numbers") = nb::none(), maybe("second_numbers") = nb::none(),
+           maybe("vector") = nb::none(), maybe("edge_scores") = nb::none(),
+           maybe("edge_features") = nb::none(), maybe("own_ids") = nb::none(),
+           maybe("other_ids") = nb::none(), "by_column"_a = false, "key"_a = 0, "p"_a = 0.0);
   m.def("attention_pack", &of::attention_pack, "heads"_a, "matrices"_a, "numbers"_a, "packed"_a);
   m.def("attend", &of::attend, "side"_a, "like"_a, "state"_a, "ending"_a, maybe("out"),
         maybe("lse"), "v2"_a);
@@ -744,9 +636,7 @@ void bind_kernels(nb::module_& m) {
   m.def("advise_huge_pages", &of::advise_huge_pages, "memory"_a);
   m.def("is_intel", &of::is_intel);
   m.def("last_cache_bytes", [] { return spgnn::last_cache_bytes(); });
-  m.def(
-      "use_last_cache_bytes", [](std::int64_t bytes) { spgnn::last_cache_bytes() = bytes; },
-      "bytes"_a);
+  m.def("use_last_cache_bytes", [](i64 bytes) { spgnn::last_cache_bytes() = bytes; }, "bytes"_a);
   m.def("near_bytes", [] { return spgnn::near_bytes(); });
-  m.def("use_near_bytes", [](std::int64_t bytes) { spgnn::near_bytes() = bytes; }, "bytes"_a);
+  m.def("use_near_bytes", [](i64 bytes) { spgnn::near_bytes() = bytes; }, "bytes"_a);
 }

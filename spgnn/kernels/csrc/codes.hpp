@@ -18,17 +18,11 @@ SPGNN_INLINE Bytes as_bytes(const Words& words) {
                                0xd8);
   return reinterpret_cast<Bytes>(
       _mm_packus_epi16(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1)));
-#elif defined(__x86_64__)
-  const auto part = [&](auto i) __attribute__((always_inline)) {
-    return reinterpret_cast<__m128i>(words.v[i]);
-  };
-  return reinterpret_cast<Bytes>(
-      _mm_packus_epi16(_mm_packs_epi32(part(0), part(1)), _mm_packs_epi32(part(2), part(3))));
 #else
   Bytes found;
   for (int i = 0; i < kGroup; ++i) {
-    const std::uint32_t word = words.v[i / Words::kLanes][i % Words::kLanes];
-    found[i] = static_cast<std::uint8_t>(word < 255 ? word : 255);
+    const u32 word = words.v[i / Words::kLanes][i % Words::kLanes];
+    found[i] = static_cast<u8>(word < 255 ? word : 255);
   }
   return found;
 #endif
@@ -36,41 +30,28 @@ SPGNN_INLINE Bytes as_bytes(const Words& words) {
 
 // The first bytes of sixteen, zeros after them.
 SPGNN_INLINE Bytes first_bytes(Bytes bytes, int count) {
-  alignas(16) static constexpr std::uint8_t kOnes[32] = {255, 255, 255, 255, 255, 255, 255, 255,
-                                                         255, 255, 255, 255, 255, 255, 255, 255};
+  alignas(16) static constexpr u8 kOnes[32] = {255, 255, 255, 255, 255, 255, 255, 255,
+                                               255, 255, 255, 255, 255, 255, 255, 255};
   return bytes & load_vector<Bytes>(kOnes + kGroup - count);
 }
 
 // Sixteen codes of kBits bits to 2 kBits bytes, code i at bit i · kBits; `to` has room for 16.
-template <int kBits>
-SPGNN_INLINE void pack_codes(Bytes codes, std::uint8_t* to) {
-#if defined(__x86_64__)
-  const auto bytes = reinterpret_cast<__m128i>(codes);
-  if constexpr (kBits == 8) {
-    std::memcpy(to, &bytes, 16);
-  } else if constexpr (kBits == 4) {
+template <int kBits> SPGNN_INLINE void pack_codes(Bytes codes, u8* to) {
+  if constexpr (kBits == 8) return store_vector(to, codes);
+#if defined(__AVX2__)
+  if constexpr (kBits == 4) {
+    const auto bytes = reinterpret_cast<__m128i>(codes);
     const auto pairs =
         _mm_and_si128(_mm_or_si128(bytes, _mm_srli_epi16(bytes, 4)), _mm_set1_epi16(0xff));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(pairs, pairs));
-  } else if constexpr (kBits == 2) {
-    const auto pairs = _mm_or_si128(bytes, _mm_srli_epi32(bytes, 6));
-    const auto fours =
-        _mm_and_si128(_mm_or_si128(pairs, _mm_srli_epi32(pairs, 12)), _mm_set1_epi32(0xff));
-    const auto halves = _mm_packs_epi32(fours, fours);
-    const int packed = _mm_cvtsi128_si32(_mm_packus_epi16(halves, halves));
-    std::memcpy(to, &packed, 4);
-  } else {
-    const int packed = _mm_movemask_epi8(_mm_slli_epi16(bytes, 7));
-    std::memcpy(to, &packed, 2);
+    return _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(pairs, pairs));
   }
-#else
+#endif
   constexpr int kEach = 8 / kBits;
   for (int byte = 0; byte < kGroup / kEach; ++byte) {
     unsigned packed = 0;
     for (int i = 0; i < kEach; ++i) packed |= unsigned{codes[byte * kEach + i]} << (i * kBits);
-    to[byte] = static_cast<std::uint8_t>(packed);
+    to[byte] = static_cast<u8>(packed);
   }
-#endif
 }
 
 // Sixteen bytes to words.
@@ -84,22 +65,16 @@ SPGNN_INLINE Words as_words(Bytes bytes) {
 #elif defined(__AVX2__)
     found.v[i] = reinterpret_cast<WordVector>(
         _mm256_cvtepu8_epi32(_mm_srli_si128(reinterpret_cast<__m128i>(bytes), i * 8)));
-#elif defined(__x86_64__)
-    const __m128i zero = _mm_setzero_si128(), all = reinterpret_cast<__m128i>(bytes);
-    const auto halves = i < 2 ? _mm_unpacklo_epi8(all, zero) : _mm_unpackhi_epi8(all, zero);
-    found.v[i] = reinterpret_cast<WordVector>(i % 2 ? _mm_unpackhi_epi16(halves, zero)
-                                                    : _mm_unpacklo_epi16(halves, zero));
 #else
-    found.v[i] = by_lane<WordVector>(
-        [&](int lane) { return std::uint32_t{bytes[i * Words::kLanes + lane]}; });
+    found.v[i] =
+        by_lane<WordVector>([&](int lane) { return u32{bytes[i * Words::kLanes + lane]}; });
 #endif
   });
   return found;
 }
 
 // What pack_codes wrote, as words.
-template <int kBits>
-SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
+template <int kBits> SPGNN_INLINE Words unpack_codes(const u8* from) {
   if constexpr (kBits == 8) return as_words(load_vector<Bytes>(from));
 #if defined(__AVX2__)
   Words found;
@@ -108,13 +83,13 @@ SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
     constexpr int kOfVector = Words::kLanes * kBits, kFirst = i * kOfVector;
     WordVector words;
     if constexpr (kOfVector == 64) {
-      std::uint64_t both;
+      u64 both;
       std::memcpy(&both, from, 8);
-      const auto all = reinterpret_cast<WordVector>(LongVector{} + static_cast<std::int64_t>(both));
+      const auto all = reinterpret_cast<WordVector>(LongVector{} + static_cast<i64>(both));
       words = __builtin_shuffle(
           all, by_lane<WordVector>([&](int lane) { return static_cast<unsigned>(lane / 8); }));
     } else {
-      std::uint32_t word = 0;
+      u32 word = 0;
       std::memcpy(&word, from + kFirst / 32 * 4, kBits == 1 ? 2 : 4);
       words = WordVector{} + word;
     }
@@ -124,30 +99,27 @@ SPGNN_INLINE Words unpack_codes(const std::uint8_t* from) {
   });
   return found;
 #else
-  std::uint8_t codes[kGroup];
+  u8 codes[kGroup];
   for (int i = 0; i < kGroup; ++i) {
-    codes[i] =
-        static_cast<std::uint8_t>(from[i * kBits / 8] >> (i * kBits % 8) & ((1 << kBits) - 1));
+    codes[i] = static_cast<u8>(from[i * kBits / 8] >> (i * kBits % 8) & ((1 << kBits) - 1));
   }
   return as_words(load_vector<Bytes>(codes));
 #endif
 }
 
-// Thirty-two columns at a time on AVX2 and AVX-512: what random words give to columns sixteen apart
-// stays in the upper halves of words until codes are bytes.
+// Thirty-two columns at a time: random words for columns sixteen apart stay in upper halves.
 
 #if defined(__AVX2__)
 #define SPGNN_PAIRED
 
-using PairedBytes [[gnu::vector_size(32)]] = std::uint8_t;
+using PairedBytes [[gnu::vector_size(32)]] = u8;
 
 #if defined(__AVX512F__)
 
 // The upper halves of words, those of `one` before those of `other`.
 SPGNN_INLINE __m512i upper_halves(const WordVector& one, const WordVector& other) {
-  using Halves [[gnu::vector_size(64)]] = std::uint16_t;
-  const auto odd =
-      by_lane<Halves>([](int lane) { return static_cast<std::uint16_t>(2 * lane + 1); });
+  using Halves [[gnu::vector_size(64)]] = u16;
+  const auto odd = by_lane<Halves>([](int lane) { return static_cast<u16>(2 * lane + 1); });
   return _mm512_permutex2var_epi16(reinterpret_cast<__m512i>(one), reinterpret_cast<__m512i>(odd),
                                    reinterpret_cast<__m512i>(other));
 }
@@ -161,8 +133,7 @@ SPGNN_INLINE PairedBytes upper_bytes(const Words& one, const Words& other) {
 
 #else
 
-// The upper halves of words, which are below 2¹⁵, as bytes: those of `one` before those of `other`;
-// above 255 they become 255.
+// The upper halves of words below 2¹⁵ as bytes, those of `one` first; above 255 they become 255.
 SPGNN_INLINE PairedBytes upper_bytes(const Words& one, const Words& other) {
   const auto halves = [&](auto i) __attribute__((always_inline)) {
     return _mm256_blend_epi16(_mm256_srli_epi32(reinterpret_cast<__m256i>(one.v[i]), 16),
@@ -182,31 +153,21 @@ SPGNN_INLINE PairedBytes upper_bytes(const Words& one, const Words& other) {
 #endif
 
 // Thirty-two codes of kBits bits to 4 kBits bytes, code i at bit i · kBits.
-template <int kBits>
-SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
+template <int kBits> SPGNN_INLINE void pack_codes(PairedBytes codes, u8* to) {
   const auto bytes = reinterpret_cast<__m256i>(codes);
   if constexpr (kBits == 8) {
-    std::memcpy(to, &bytes, 32);
+    store_vector(to, codes);
   } else if constexpr (kBits == 1) {
-#if defined(__AVX512F__)
-    const __mmask32 packed = _mm256_test_epi8_mask(bytes, _mm256_set1_epi8(1));
-#else
     const int packed = _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7));
-#endif
     std::memcpy(to, &packed, 4);
-  } else {
-    // Neighbours times 1 and 2^kBits, added.
+  } else {  // neighbours times 1 and 2^kBits, added
     auto sums =
         _mm256_maddubs_epi16(_mm256_set1_epi16(static_cast<short>(1 | 256 << kBits)), bytes);
     if constexpr (kBits == 2) sums = _mm256_madd_epi16(sums, _mm256_set1_epi32(1 | 16 << 16));
     const auto lower = _mm256_castsi256_si128(sums), upper = _mm256_extracti128_si256(sums, 1);
-    if constexpr (kBits == 4) {
-      const auto packed = _mm_packus_epi16(lower, upper);
-      std::memcpy(to, &packed, 16);
-    } else {
-      const auto halves = _mm_packus_epi32(lower, upper);
-      _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(halves, halves));
-    }
+    if constexpr (kBits == 4) return store_vector(to, _mm_packus_epi16(lower, upper));
+    const auto halves = _mm_packus_epi32(lower, upper);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(halves, halves));
   }
 }
 
@@ -214,7 +175,7 @@ SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
 
 // Floats rounded to bfloat16 by random halves; every NaN becomes the same one.
 SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
-                              const Words& lower, const Words& upper, std::uint8_t* to) {
+                              const Words& lower, const Words& upper, u8* to) {
   const auto drawn =
       [](const FloatVector& x, const WordVector& halves)
           __attribute__((always_inline)) { return reinterpret_cast<WordVector>(x) + halves; };
@@ -233,7 +194,7 @@ SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other
 
 #else
 
-SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::uint8_t* to) {
+SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, u8* to) {
   const auto upper = [&](auto i) __attribute__((always_inline)) {
     const auto number = reinterpret_cast<WordVector>(x.v[i]);
     return _mm256_srli_epi32(reinterpret_cast<__m256i>(number + drawn.v[i]), 16);
@@ -257,7 +218,7 @@ SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::ui
 
 // Floats rounded to bfloat16 by random halves; every NaN becomes the same one.
 SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
-                              const Words& lower, const Words& upper, std::uint8_t* to) {
+                              const Words& lower, const Words& upper, u8* to) {
   store_drawn(one, lower, to);
   store_drawn(other, upper, to + 2 * kGroup);
 }

@@ -2,17 +2,14 @@
 #include <cmath>
 #include <cstring>
 
-#include "dense.hpp"
-#include "exponential.hpp"
+#include "kernel_table.hpp"
 #include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
-// The sum of some numbers and zero, or the largest of them and another one, in lanes that are the
-// same for every instruction set.
-template <bool kLargest, class T>
-inline T combined(const T* x, std::int64_t count, T start) {
-  constexpr std::int64_t kLanes = 8;
+// The sum, or the largest, of some numbers and a start, in the same lanes on every instruction set.
+template <bool kLargest, class T> inline T combined(const T* x, i64 count, T start) {
+  constexpr i64 kLanes = 8;
   using Lanes [[gnu::vector_size(kLanes * sizeof(T))]] = T;
   Lanes whole = start - Lanes{}, some;
   const auto take = [&](const Lanes& more) __attribute__((always_inline)) {
@@ -22,14 +19,14 @@ inline T combined(const T* x, std::int64_t count, T start) {
       whole += more;
     }
   };
-  std::int64_t c = 0;
+  i64 c = 0;
   for (; c + kLanes <= count; c += kLanes) {
     std::memcpy(&some, x + c, sizeof(some));
     take(some);
   }
   if (c < count) {
     T rest[kLanes];
-    for (std::int64_t i = 0; i < kLanes; ++i) rest[i] = c + i < count ? x[c + i] : start;
+    for (i64 i = 0; i < kLanes; ++i) rest[i] = c + i < count ? x[c + i] : start;
     std::memcpy(&some, rest, sizeof(some));
     take(some);
   }
@@ -39,13 +36,11 @@ inline T combined(const T* x, std::int64_t count, T start) {
   return whole[0];
 }
 
-// y = exp(x − largest), with `kRoom` up to a whole vector; returns their sum. A NaN is among the
-// numbers, if not the largest.
-template <bool kRoom, class T>
-inline T exponentials_of(const T* x, std::int64_t count, T largest, T* y) {
+// y = exp(x − largest), with `kRoom` up to a whole vector; returns their sum. A NaN stays.
+template <bool kRoom, class T> inline T exponentials_of(const T* x, i64 count, T largest, T* y) {
   using Vector = std::conditional_t<std::is_same_v<T, float>, FloatVector, DoubleVector>;
   constexpr int kLanes = kVectorBytes / sizeof(T);
-  std::int64_t c = 0;
+  i64 c = 0;
   for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC ivdep
     for (int i = 0; i < kLanes; ++i) y[c + i] = exp_of_negative<T>(x[c + i] - largest);
@@ -62,45 +57,43 @@ inline T exponentials_of(const T* x, std::int64_t count, T largest, T* y) {
 }
 
 template <class T>
-double cross_entropy(const CrossEntropyGradient<T>& a, const bool* mask, Span rows) {
-  const std::int64_t columns = a.of.columns;
+double cross_entropy(const CrossEntropyOperands<T>& a, const bool* mask, Span rows) {
+  const i64 columns = a.columns;
   const auto row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
-  constexpr std::int64_t kPiece = 256, kRows = 256;
+  constexpr i64 kPiece = 256, kRows = 256;
   constexpr double kMost = 1e200;  // of a product of sums, each at most the number of columns
   T exponentials[kPiece];
-  std::int64_t counted[kRows], others[kRows];
+  i64 counted[kRows], others[kRows];
   double loss = 0, product = 1;
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + kRows < rows.end ? some.begin + kRows : rows.end;
     // Listed first: which rows count cannot be foreseen, and waiting for it takes as long as a row.
-    std::int64_t count = 0, rest = 0;
-    for (std::int64_t i = some.begin; i < some.end; ++i) {
-      const bool counts = a.of.target[i] >= 0 && (!mask || mask[i]);
+    i64 count = 0, rest = 0;
+    for (i64 i = some.begin; i < some.end; ++i) {
+      const bool counts = a.target[i] >= 0 && (!mask || mask[i]);
       counted[count] = others[rest] = i;
       count += counts;
       rest += !counts;
     }
-    for (std::int64_t k = 0; a.dx && k < rest; ++k) {
-      std::memset(a.dx + others[k] * a.dx_stride, 0, row_bytes);
-    }
-    for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t i = counted[k], target = a.of.target[i];
+    for (i64 k = 0; a.dx && k < rest; ++k) { std::memset(a.dx[others[k]], 0, row_bytes); }
+    for (i64 k = 0; k < count; ++k) {
+      const i64 i = counted[k], target = a.target[i];
       if (target >= columns) return std::nan("");
-      const T* x = a.of.x + i * a.of.x_stride;
+      const T* x = a.x[i];
       const T largest = combined<true>(x, columns, x[0]);
       T sum = 0;
       if (a.dx) {
-        T* dx = a.dx + i * a.dx_stride;
+        T* dx = a.dx[i];
         T* y = columns <= kPiece ? exponentials : dx;
         sum = columns <= kPiece ? exponentials_of<true>(x, columns, largest, y)
                                 : exponentials_of<false>(x, columns, largest, y);
         const T scale = a.factor / sum, of_target = rounded(y[target] * scale);
 #pragma GCC ivdep
-        for (std::int64_t c = 0; c < columns; ++c) dx[c] = y[c] * scale;
+        for (i64 c = 0; c < columns; ++c) dx[c] = y[c] * scale;
         dx[target] = of_target - a.factor;
       } else {
-        for (std::int64_t first = 0; first < columns; first += kPiece) {
-          const std::int64_t piece = columns - first < kPiece ? columns - first : kPiece;
+        for (i64 first = 0; first < columns; first += kPiece) {
+          const i64 piece = columns - first < kPiece ? columns - first : kPiece;
           sum += exponentials_of<true>(x + first, piece, largest, exponentials);
         }
       }
@@ -116,7 +109,6 @@ double cross_entropy(const CrossEntropyGradient<T>& a, const bool* mask, Span ro
   return loss + std::log(product);
 }
 
-extern const CrossEntropyTable cross_entropy_table;
 const CrossEntropyTable cross_entropy_table{cross_entropy<float>, cross_entropy<double>};
 
 }  // namespace spgnn::SPGNN_ISA

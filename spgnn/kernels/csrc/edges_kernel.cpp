@@ -30,9 +30,9 @@ template <class Out, class Vector>
 
 // Calls body(std::integral_constant<int, vectors>, first column, lanes of the last vector).
 template <class S, class Body>
-[[gnu::always_inline]] inline void for_each_panel(std::int64_t columns, const Body& body) {
+[[gnu::always_inline]] inline void for_each_panel(i64 columns, const Body& body) {
   constexpr int kLanes = kLanesOf<S>;
-  std::int64_t c = 0;
+  i64 c = 0;
   for (; c + kEdgeVectors * kLanes <= columns; c += kEdgeVectors * kLanes) {
     body(std::integral_constant<int, kEdgeVectors>{}, c, kLanes);
   }
@@ -46,15 +46,10 @@ template <class S, class Body>
 
 // Asks for what a later nonzero reads: a row of x, and one of v where those are not in order.
 template <EdgeOp kOp, int kVectors, class T>
-[[gnu::always_inline]] inline void fetch(const EdgeOperands<T>& a, std::int64_t e,
-                                         std::int64_t first) {
-  constexpr int kLines = lines_of(kVectors * kLanesOf<Sum<T>> * std::int64_t{sizeof(T)});
-  if constexpr (kOp != EdgeOp::kCopy) {
-    prefetch_lines(a.x + a.indices[e] * a.x_stride + first, kLines);
-  }
-  if (a.order.narrow || a.order.wide) {
-    prefetch_lines(a.v + a.order[e] * a.v_stride + first, kLines);
-  }
+[[gnu::always_inline]] inline void fetch(const EdgeOperands<T>& a, i64 e, i64 first) {
+  constexpr int kLines = lines_of(kVectors * kLanesOf<Sum<T>> * i64{sizeof(T)});
+  if constexpr (kOp != EdgeOp::kCopy) prefetch_lines(a.x[a.indices[e]] + first, kLines);
+  if (a.order) prefetch_lines(a.v[a.order[e]] + first, kLines);
 }
 
 // Some numbers of v, or one for all columns, whose sign stays: −0 + 0 would be 0.
@@ -64,23 +59,23 @@ template <bool kShared, class T>
   return load_wide(v, lanes);
 }
 
-// Some columns of the sum over some nonzeros of a row. To them belongs one number of v each, or
-// (kShared) one to all.
+// Some columns of a sum over nonzeros; one number of v for each, or (kShared) for all.
 template <EdgeOp kOp, bool kShared, int kVectors, class T, class Out>
-inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros,
-                        std::int64_t first, int last_lanes, Out* out) {
+inline void sum_columns(const EdgeOperands<T>& a, i64 row, Span nonzeros, i64 first, int last_lanes,
+                        Out* out) {
   using S = Sum<T>;
   constexpr int kLanes = kLanesOf<S>;
   const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
   LanesOf<S> sums[kVectors]{}, own[kVectors]{};
   if constexpr (kOp == EdgeOp::kGate) {
-    const T* w = a.w + row * a.w_stride + first;
+    const T* w = a.w[row] + first;
     for (int k = 0; k < kVectors; ++k) own[k] = load_wide(w + k * kLanes, lanes_of(k));
   }
-  for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+  const i64 first_v = kShared ? first / a.width : first;
+  for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
     fetch<kOp, kVectors>(a, e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e, first);
-    const T* v = a.v + a.order[e] * a.v_stride + (kShared ? first / a.width : first);
-    const T* x = kOp == EdgeOp::kCopy ? v : a.x + a.indices[e] * a.x_stride + first;
+    const T* v = a.v[a.order[e]] + first_v;
+    const T* x = kOp == EdgeOp::kCopy ? v : a.x[a.indices[e]] + first;
     for (int k = 0; k < kVectors; ++k) {
       const auto one = load_v<kShared>(kShared ? v : v + k * kLanes, lanes_of(k));
       const auto other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
@@ -91,18 +86,18 @@ inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzero
 }
 
 template <EdgeOp kOp, bool kShared, class T, class Out>
-inline void sum_head(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, std::int64_t head,
-                     std::int64_t width, Out* out) {
-  for_each_panel<Sum<T>>(width, [&](auto vectors, std::int64_t first, int last) {
+inline void sum_head(const EdgeOperands<T>& a, i64 row, Span nonzeros, i64 head, i64 width,
+                     Out* out) {
+  for_each_panel<Sum<T>>(width, [&](auto vectors, i64 first, int last) {
     sum_columns<kOp, kShared, decltype(vectors)::value>(a, row, nonzeros, head + first, last, out);
   });
 }
 
 template <EdgeOp kOp, class T, class Out>
-inline void sum_row(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, Out* out) {
+inline void sum_row(const EdgeOperands<T>& a, i64 row, Span nonzeros, Out* out) {
   if constexpr (kOp < EdgeOp::kCopy) {
     if (a.width > 1) {
-      for (std::int64_t head = 0; head < a.columns; head += a.width) {
+      for (i64 head = 0; head < a.columns; head += a.width) {
         sum_head<kOp, true>(a, row, nonzeros, head, a.width, out);
       }
       return;
@@ -112,54 +107,46 @@ inline void sum_row(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, O
 }
 
 // Calls body(std::integral_constant<EdgeOp, op>) for one of some operations.
-template <EdgeOp... kOps, class Body>
-inline void with_op(EdgeOp op, const Body& body) {
+template <EdgeOp... kOps, class Body> inline void with_op(EdgeOp op, const Body& body) {
   ((op == kOps ? body(std::integral_constant<EdgeOp, kOps>{}) : void()), ...);
 }
 
-template <class Body>
-inline void with_sum(EdgeOp op, const Body& body) {
+template <class Body> inline void with_sum(EdgeOp op, const Body& body) {
   with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy, EdgeOp::kAddRelu,
           EdgeOp::kGate>(op, body);
 }
 
-template <class T>
-void edge_rows(const EdgeOperands<T>& a, EdgeOp op, Span rows) {
+template <class T> void edge_rows(const EdgeOperands<T>& a, EdgeOp op, Span rows) {
   with_sum(op, [&](auto kind) {
-    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (i64 row = rows.begin; row < rows.end; ++row) {
       const Span nonzeros{a.indptr[row], a.indptr[row + 1]};
-      sum_row<decltype(kind)::value>(a, row, nonzeros, a.out + row * a.out_stride);
+      sum_row<decltype(kind)::value>(a, row, nonzeros, a.out[row]);
     }
   });
 }
 
 template <class T>
-void edge_partial(const EdgeOperands<T>& a, EdgeOp op, std::int64_t row, Span nonzeros,
-                  Sum<T>* sums) {
+void edge_partial(const EdgeOperands<T>& a, EdgeOp op, i64 row, Span nonzeros, Sum<T>* sums) {
   with_sum(op, [&](auto kind) { sum_row<decltype(kind)::value>(a, row, nonzeros, sums); });
 }
 
 // Products, of which each is by itself: kMul, kGate, and kAdd of what there is of g, x and v.
-template <class T>
-void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span nonzeros) {
+template <class T> void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span nonzeros) {
   using Vector = LanesOf<Sum<T>>;
   constexpr int kLanes = kLanesOf<Sum<T>>;
-  std::int64_t row =
-      first_where(0, a.rows - 1, [&](std::int64_t r) { return a.indptr[r + 1] > nonzeros.begin; });
-  const int lines = lines_of(a.columns * std::int64_t{sizeof(T)});
+  i64 row = first_where(0, a.rows - 1, [&](i64 r) { return a.indptr[r + 1] > nonzeros.begin; });
+  const int lines = lines_of(a.columns * i64{sizeof(T)});
   with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kGate>(op, [&](auto kind) {
     constexpr EdgeOp kOp = decltype(kind)::value;
-    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+    for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
       while (a.indptr[row + 1] <= e) ++row;
-      if (a.x) {
-        const std::int64_t ahead = e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e;
-        prefetch_lines(a.x + a.indices[ahead] * a.x_stride, lines);
-      }
-      const T* g = a.g ? a.g + row * a.g_stride : nullptr;
-      const T* x = a.x ? a.x + a.indices[e] * a.x_stride : nullptr;
-      const T* v = a.v ? a.v + e * a.v_stride : nullptr;
+      if (a.x)
+        prefetch_lines(a.x[a.indices[e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e]], lines);
+      const T* g = a.g ? a.g[row] : nullptr;
+      const T* x = a.x ? a.x[a.indices[e]] : nullptr;
+      const T* v = a.v ? a.v[e] : nullptr;
       T* out = a.out + e * a.columns;
-      for (std::int64_t c = 0; c < a.columns; c += kLanes) {
+      for (i64 c = 0; c < a.columns; c += kLanes) {
         const auto lanes = static_cast<int>(a.columns - c < kLanes ? a.columns - c : kLanes);
         // What is not there is −0, which changes nothing it is added to.
         const auto at = [&](const T* p) { return p ? load_wide(p + c, lanes) : -Vector{}; };
@@ -173,90 +160,101 @@ void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span nonzeros) {
   });
 }
 
-using PlaceLanes [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
+using IntLanes [[gnu::vector_size(kVectorBytes)]] = i32;
 
-// Some columns of a row, to which one number of v belongs each, or (kShared) all.
+// Some columns of a row's extremes.
 template <EdgeOp kOp, bool kShared, bool kLargest, int kVectors, class T>
-inline void extreme_columns(const EdgeExtremes<T>& b, std::int64_t row, std::int64_t first,
-                            int last_lanes) {
+inline void extreme_columns(const EdgeExtremes<T>& b, i64 row, i64 first, int last_lanes) {
   using S = Sum<T>;
   using Vector = LanesOf<S>;
-  using Places = std::conditional_t<sizeof(S) == 4, PlaceLanes, LongVector>;  // within the row
+  using Ints = std::conditional_t<sizeof(S) == 4, IntLanes, LongVector>;
   constexpr int kLanes = kLanesOf<S>;
   const EdgeOperands<T>& a = b.of;
   const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
-  const std::int64_t begin = a.indptr[row], end = a.indptr[row + 1];
-  const std::int64_t first_v = kShared ? first / a.width : first;
-  Vector best[kVectors]{};
-  Places place[kVectors]{};
-  for (std::int64_t e = begin; e < end; ++e) {
-    const std::int64_t ahead = e + kEdgesAhead < end ? e + kEdgesAhead : e;
-    constexpr int kLines = lines_of(kVectors * kLanes * std::int64_t{sizeof(T)});
-    const T* v = a.v + e * a.v_stride + first_v;
-    const T* x = v;
-    if constexpr (kOp != EdgeOp::kCopy) {
-      prefetch_lines(a.x + a.indices[ahead] * a.x_stride + first, kLines);
-      x = a.x + a.indices[e] * a.x_stride + first;
-    }
+  const i64 begin = a.indptr[row], end = a.indptr[row + 1];
+  const i64 first_v = kShared ? first / a.width : first;
+  Vector best[kVectors];
+  Ints place[kVectors]{};  // within the row
+  const auto take = [&](i64 e, auto is_first) __attribute__((always_inline)) {
+    fetch<kOp, kVectors>(a, e + kEdgesAhead < end ? e + kEdgesAhead : e, first);
+    const T* v = a.v[a.order[e]] + first_v;
+    const T* x = kOp == EdgeOp::kCopy ? v : a.x[a.indices[e]] + first;
+    const auto at = static_cast<decltype(Ints{}[0] + 0)>(e - begin);
     for (int k = 0; k < kVectors; ++k) {
       const Vector one = load_v<kShared>(kShared ? v : v + k * kLanes, lanes_of(k));
       const Vector other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
       const Vector number = message<kOp>(other, one, Vector{});
-      Places better = kLargest ? number > best[k] : number < best[k];
-      better |= (number != number) & (best[k] == best[k]);
-      if (e == begin) better = ~Places{};
-      best[k] = better ? number : best[k];
-      const auto at = static_cast<decltype(Places{}[0] + 0)>(e - begin);
-      place[k] = better ? Places{} + at : place[k];
-    }
-  }
-  for (int k = 0; k < kVectors; ++k) {
-    for (int lane = 0; lane < lanes_of(k); ++lane) {
-      const std::int64_t c = first + k * kLanes + lane, at = row * a.columns + c;
-      const std::int64_t arg = begin == end ? -1 : begin + place[k][lane];
-      a.out[row * a.out_stride + c] = narrow<T>(best[k][lane]);
-      if (b.narrow_arg) {
-        b.narrow_arg[at] = static_cast<std::int32_t>(arg);
+      if constexpr (decltype(is_first)::value) {
+        best[k] = number;
       } else {
-        b.wide_arg[at] = arg;
+        Ints better = kLargest ? number > best[k] : number < best[k];
+        better |= (number != number) & (best[k] == best[k]);
+        best[k] = better ? number : best[k];
+        place[k] = better ? Ints{} + at : place[k];
       }
     }
-  }
-}
-
-template <EdgeOp kOp, bool kShared, bool kLargest, class T>
-inline void extremes_of(const EdgeExtremes<T>& b, Span rows) {
-  const std::int64_t width = kShared ? b.of.width : b.of.columns;
-  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
-    for (std::int64_t head = 0; head < b.of.columns; head += width) {
-      for_each_panel<Sum<T>>(width, [&](auto vectors, std::int64_t first, int last) {
-        extreme_columns<kOp, kShared, kLargest, decltype(vectors)::value>(b, row, head + first,
-                                                                          last);
-      });
+  };
+  take(begin, std::true_type{});
+  for (i64 e = begin + 1; e < end; ++e) take(e, std::false_type{});
+  for (int k = 0; k < kVectors; ++k) {
+    for (int lane = 0; lane < lanes_of(k); ++lane) {
+      const i64 c = first + k * kLanes + lane, to = row * a.columns + c;
+      const S number = best[k][lane], before = b.begun ? widen(a.out[row][c]) : S{};
+      const bool better =
+          (kLargest ? number > before : number < before) || (number != number && before == before);
+      if (b.begun && b.arg[to] >= 0 && !better) continue;
+      a.out[row][c] = narrow<T>(number);
+      const i64 e = begin + place[k][lane];
+      b.arg.set(to, b.first_column < 0 ? e : b.first_column + a.order[e]);
     }
   }
 }
 
-template <class T>
-void edge_extremes(const EdgeExtremes<T>& b, EdgeOp op, Span rows) {
-  with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy>(
-      op, [&](auto kind) {
-        constexpr EdgeOp kOp = decltype(kind)::value;
-        if (b.of.width > 1) {
-          b.largest ? extremes_of<kOp, true, true>(b, rows)
-                    : extremes_of<kOp, true, false>(b, rows);
-        } else {
-          b.largest ? extremes_of<kOp, false, true>(b, rows)
-                    : extremes_of<kOp, false, false>(b, rows);
-        }
-      });
+template <class T> void edge_extremes(const EdgeExtremes<T>& b, EdgeOp op, Span rows) {
+  const EdgeOperands<T>& a = b.of;
+  const bool shared = op != EdgeOp::kCopy && a.width > 1;
+  const i64 width = shared ? a.width : a.columns;
+  const auto of_rows = [&](auto kind, auto shares, auto largest) {
+    constexpr bool kShared = decltype(shares)::value, kLargest = decltype(largest)::value;
+    for (i64 row = rows.begin; row < rows.end; ++row) {
+      const bool empty = a.indptr[row] == a.indptr[row + 1];
+      for (i64 c = 0; empty && !b.begun && c < a.columns; ++c) {
+        a.out[row][c] = T{};
+        b.arg.set(row * a.columns + c, -1);
+      }
+      for (i64 head = 0; !empty && head < a.columns; head += width) {
+        for_each_panel<Sum<T>>(width, [&](auto vectors, i64 first, int last) {
+          extreme_columns<decltype(kind)::value, kShared, kLargest, decltype(vectors)::value>(
+              b, row, head + first, last);
+        });
+      }
+    }
+  };
+  with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy>(op, [&](auto k) {
+    using Yes = std::true_type;
+    using No = std::false_type;
+    if constexpr (decltype(k)::value != EdgeOp::kCopy) {
+      if (shared) return b.largest ? of_rows(k, Yes{}, Yes{}) : of_rows(k, Yes{}, No{});
+    }
+    b.largest ? of_rows(k, No{}, Yes{}) : of_rows(k, No{}, No{});
+  });
+}
+
+template <class T> void extreme_adjoint(const ExtremeAdjoint<T>& a, Span columns) {
+  for (i64 row = 0; row < a.rows; ++row) {
+    for (i64 c = columns.begin; c < columns.end; ++c) {
+      const i64 to = a.arg[row * a.columns + c];
+      if (to < 0) continue;
+      T& sum = a.dx[to * a.columns + c];
+      sum = narrow<T>(widen(sum) + widen(a.g[row][c]));
+    }
+  }
 }
 
 template <class T>
 inline constexpr EdgeKernels<T> kEdges{edge_rows<T>, edge_partial<T>, edge_products<T>,
-                                       edge_extremes<T>};
+                                       edge_extremes<T>, extreme_adjoint<T>};
 
-extern const EdgeTable edge_table;
 const EdgeTable edge_table{kEdges<float>, kEdges<double>, kEdges<Bfloat16>};
 
 }  // namespace spgnn::SPGNN_ISA

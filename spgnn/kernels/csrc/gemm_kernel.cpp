@@ -1,6 +1,6 @@
 // The inner loops of dense products of many rows with a matrix of few: a tile's sums stay in
 // registers (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008).
-#include "dense.hpp"
+#include "kernel_table.hpp"
 #include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -10,22 +10,21 @@ inline constexpr int kTileVectors = kGemmVectors;
 // There are 32 vector registers where they have 16 lanes, and 16 elsewhere.
 inline constexpr int kTileRows = kLanes == 16 ? 12 : 6;
 inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 12;
-inline constexpr std::int64_t kLineFloats = 16;
+inline constexpr i64 kLineFloats = 16;
 
 // Of some vectors of columns: where they go, what passes of them, and their sums.
 struct ColumnPanel {
   const GemmColumns* to;
   const float* y;
-  std::int64_t y_stride;
+  i64 y_stride;
   float* sums;
 };
 
 // kRows rows of kVectors vectors of columns. Lines from `next` on are fetched meanwhile, one for
-// each row and kLineFloats columns of x, into the second cache: the first has no room for as many
-// as memory takes to come. So are those that the next tile is written to.
+// each row and kLineFloats columns of x, into the second cache; so is what the next tile writes.
 template <int kRows, int kVectors, bool kPasses>
-inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
-                         const ColumnPanel& panel, const float* const (&next)[2]) {
+inline void product_tile(const GemmProduct& a, i64 row, const float* w, const ColumnPanel& panel,
+                         const float* const (&next)[2]) {
   FloatVector sums[kRows][kVectors] = {};
   if (kRows == kTileRows) {
     for (int v = 0; v < kVectors; ++v) {
@@ -39,16 +38,16 @@ inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
     }
   }
   for (int term = 0; term < 2; ++term) {
-    const std::int64_t depth = a.x[term].columns, stride = a.x[term].stride;
+    const i64 depth = a.x[term].columns, stride = a.x[term].stride;
     const float* x = a.x[term].rows + row * stride;
     const float* line = next[term];
-    for (std::int64_t begin = 0; begin < depth; begin += kLineFloats) {
+    for (i64 begin = 0; begin < depth; begin += kLineFloats) {
       if (line) {
         for (int r = 0; r < kRows; ++r) __builtin_prefetch(line + r * kLineFloats, 0, 2);
         line += kRows * kLineFloats;
       }
-      const std::int64_t end = begin + kLineFloats < depth ? begin + kLineFloats : depth;
-      for (std::int64_t k = begin; k < end; ++k, w += kVectors * kLanes) {
+      const i64 end = begin + kLineFloats < depth ? begin + kLineFloats : depth;
+      for (i64 k = begin; k < end; ++k, w += kVectors * kLanes) {
         FloatVector weights[kVectors];
         for (int v = 0; v < kVectors; ++v) weights[v] = load_vector<FloatVector>(w + v * kLanes);
         for (int r = 0; r < kRows; ++r) {
@@ -87,7 +86,7 @@ inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
 template <int kVectors, bool kPasses>
 inline void product_panel(const GemmProduct& a, Span rows, const float* w, const ColumnPanel& panel,
                           bool fetch) {
-  std::int64_t row = rows.begin;
+  i64 row = rows.begin;
   for (; row + kTileRows <= rows.end; row += kTileRows) {
     const float* next[2] = {};
     if (fetch) {  // past the end, too: other rows come next
@@ -102,13 +101,13 @@ inline void product_panel(const GemmProduct& a, Span rows, const float* w, const
 // Panel by panel of w over rows of x that the second cache holds.
 template <bool kPasses>
 inline void product_of(const GemmProduct& a, const GemmPassing& passing, Span rows, float* sums) {
-  constexpr std::int64_t kBlockFloats = 65536, kFewest = 4 * kTileRows;
-  const std::int64_t depth = a.x[0].columns + a.x[1].columns;
-  const std::int64_t fitting = kBlockFloats / depth / kTileRows * kTileRows;
-  const std::int64_t block = fitting > kFewest ? fitting : kFewest;
+  constexpr i64 kBlockFloats = 65536, kFewest = 4 * kTileRows;
+  const i64 depth = a.x[0].columns + a.x[1].columns;
+  const i64 fitting = kBlockFloats / depth / kTileRows * kTileRows;
+  const i64 block = fitting > kFewest ? fitting : kFewest;
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + block < rows.end ? some.begin + block : rows.end;
-    for (std::int64_t v = 0; v < a.vectors; v += kTileVectors) {
+    for (i64 v = 0; v < a.vectors; v += kTileVectors) {
       const float* w = a.w + v * kLanes * depth;
       ColumnPanel panel{a.z + v, nullptr, 0, nullptr};
       if (kPasses) panel = {a.z + v, passing.y + v * kLanes, passing.stride, sums + v * kLanes};
@@ -125,21 +124,18 @@ void gemm_product(const GemmProduct& a, const GemmPassing& passing, Span rows, f
   passing.y ? product_of<true>(a, passing, rows, sums) : product_of<false>(a, passing, rows, sums);
 }
 
-// x in tiles of the gradient, and what is fetched meanwhile into the second cache: a line for each
-// row.
+// x in tiles of the gradient, and what is fetched meanwhile: a line for each row.
 struct GradientColumns {
   const float* x;
-  std::int64_t stride;
-  std::int64_t rows;
+  i64 stride;
+  i64 rows;
   int lanes;  // of the last vector
   const float* next;
 };
 
-// Adds g x of some rows to a tile: kRows numbers in each row of g, which lie together, kVectors
-// vectors of each row of x.
+// Adds g x of some rows to a tile of kRows numbers of g and kVectors vectors of x.
 template <int kRows, int kVectors, bool kWhole>
-inline void gradient_tile(const float* g, const GradientColumns& a, float* sums,
-                          std::int64_t sums_stride) {
+inline void gradient_tile(const float* g, const GradientColumns& a, float* sums, i64 sums_stride) {
   FloatVector tile[kRows][kVectors];
   for (int c = 0; c < kRows; ++c) {
     for (int v = 0; v < kVectors; ++v) {
@@ -147,7 +143,7 @@ inline void gradient_tile(const float* g, const GradientColumns& a, float* sums,
     }
   }
   const float* x = a.x;
-  for (std::int64_t row = 0; row < a.rows; ++row, x += a.stride, g += kRows) {
+  for (i64 row = 0; row < a.rows; ++row, x += a.stride, g += kRows) {
     __builtin_prefetch(a.next + row * kLineFloats, 0, 2);
     FloatVector numbers[kVectors];
     for (int v = 0; v < kVectors; ++v) {
@@ -169,11 +165,10 @@ inline void gradient_tile(const float* g, const GradientColumns& a, float* sums,
 // Some rows of two matrices, their columns side by side, in tiles of kWidth columns: [rows, kWidth]
 // each. The last tile is as wide as what is left of `height`, and filled up with zeros.
 template <int kWidth>
-inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, std::int64_t height,
-                       float* packed) {
-  const std::int64_t count = rows.end - rows.begin;
-  for (std::int64_t row = 0; row < count; ++row) {
-    std::int64_t place = 0, left = height, width = height < kWidth ? height : kWidth;
+inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, i64 height, float* packed) {
+  const i64 count = rows.end - rows.begin;
+  for (i64 row = 0; row < count; ++row) {
+    i64 place = 0, left = height, width = height < kWidth ? height : kWidth;
     float* to = packed + row * width;
     const auto next_tile = [&] {
       to += (count - row) * width;
@@ -201,8 +196,8 @@ inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, std::int64_t
 
 // The tile of `height` columns of g, or of as many as are left.
 template <int kHeight, int kVectors, bool kWhole>
-inline void gradient_tile_of(std::int64_t height, const float* g, const GradientColumns& a,
-                             float* sums, std::int64_t sums_stride) {
+inline void gradient_tile_of(i64 height, const float* g, const GradientColumns& a, float* sums,
+                             i64 sums_stride) {
   if constexpr (kHeight > 4) {
     if (height < kHeight) {
       return gradient_tile_of<kHeight - 4, kVectors, kWhole>(height, g, a, sums, sums_stride);
@@ -211,34 +206,33 @@ inline void gradient_tile_of(std::int64_t height, const float* g, const Gradient
   gradient_tile<kHeight, kVectors, kWhole>(g, a, sums, sums_stride);
 }
 
-// Adds the sum over rows of a panel to `sums`: vector by vector of x, where it lies, or, `packed`
-// in tiles, several at once.
+// Adds a panel to `sums`: vector by vector of x where it lies, or `packed` in tiles.
 template <bool kPacked>
 inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float* sums) {
   constexpr int kHeight = kPacked ? kWideRows : kNarrowRows;
   constexpr int kVectors = kPacked ? kTileVectors : 1;
-  const std::int64_t count = rows.end - rows.begin, stride = a.sums_stride;
+  const i64 count = rows.end - rows.begin, stride = a.sums_stride;
   float* packed = room + a.panel * a.sums_height;
   pack_tiles<kHeight>(a.g, rows, a.sums_height, room);
   for (const GemmOperand& x : a.x) {
-    const std::int64_t padded = (x.columns + kLanes - 1) / kLanes * kLanes;
+    const i64 padded = (x.columns + kLanes - 1) / kLanes * kLanes;
     if (kPacked) pack_tiles<kVectors * kLanes>({x, {}}, rows, padded, packed);
     const float* next = x.rows + rows.end * x.stride;
-    const std::int64_t lines = count * x.stride / kLineFloats;
-    std::int64_t fetched = 0;
-    for (std::int64_t k = 0; k < padded; k += kVectors * kLanes) {
+    const i64 lines = count * x.stride / kLineFloats;
+    i64 fetched = 0;
+    for (i64 k = 0; k < padded; k += kVectors * kLanes) {
       GradientColumns some{x.rows + rows.begin * x.stride + k, x.stride, count, kLanes, next};
-      const std::int64_t left = (kPacked ? padded : x.columns) - k;
+      const i64 left = (kPacked ? padded : x.columns) - k;
       if (kPacked) {
         some.x = packed + k * count;
         some.stride = left < kVectors * kLanes ? left : kVectors * kLanes;
       }
       if (left < kLanes) some.lanes = static_cast<int>(left);
-      for (std::int64_t j = 0; j < a.sums_height; j += kHeight, fetched += count) {
+      for (i64 j = 0; j < a.sums_height; j += kHeight, fetched += count) {
         some.next = fetched < lines ? next + fetched * kLineFloats : next;
         const float* g = room + j * count;
         float* to = sums + j * stride + k;
-        const std::int64_t height = a.sums_height - j;
+        const i64 height = a.sums_height - j;
         if (kVectors > 1 && left <= kLanes) {
           gradient_tile_of<kHeight, 1, true>(height, g, some, to, stride);
         } else if (left < kLanes) {
@@ -252,8 +246,7 @@ inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float*
   }
 }
 
-// Adds the sum over some rows to `sums` [sums_height, sums_stride]. `room` holds a panel of rows of
-// g and x. What few tiles read of x is not worth packing.
+// Adds rows to `sums` [sums_height, sums_stride]; `room` holds a panel. Few tiles: not packed.
 inline void gemm_gradient(const GemmGradient& a, Span rows, float* room, float* sums) {
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + a.panel < rows.end ? some.begin + a.panel : rows.end;
@@ -265,7 +258,6 @@ inline void gemm_gradient(const GemmGradient& a, Span rows, float* room, float* 
   }
 }
 
-extern const GemmKernels gemm_table;
 const GemmKernels gemm_table{kLanes, gemm_product, gemm_gradient};
 
 }  // namespace spgnn::SPGNN_ISA

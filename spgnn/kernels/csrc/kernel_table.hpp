@@ -11,23 +11,19 @@
 namespace spgnn {
 
 // Kernels for each type of elements, and for each of indices as well.
-template <template <class> class Of>
-using ByType = std::tuple<Of<float>, Of<double>, Of<Bfloat16>>;
+template <template <class> class Of> using ByType = std::tuple<Of<float>, Of<double>, Of<Bfloat16>>;
 template <template <class, class> class Of>
-using ByIndex =
-    std::tuple<Of<float, std::int32_t>, Of<float, std::int64_t>, Of<double, std::int32_t>,
-               Of<double, std::int64_t>, Of<Bfloat16, std::int32_t>, Of<Bfloat16, std::int64_t>>;
+using ByIndex = std::tuple<Of<float, i32>, Of<float, i64>, Of<double, i32>, Of<double, i64>,
+                           Of<Bfloat16, i32>, Of<Bfloat16, i64>>;
 
-// Columns of A before `end` that no earlier block has. `next` is each row's first nonzero in it,
-// and then in the next block. Only the last one has sums scaled.
+// Columns of A before `end` that no earlier block has; `next`: each row's first nonzero in it.
 struct SourceBlock {
-  std::int64_t* next;
-  std::int64_t end;
+  i64* next;
+  i64 end;
   bool first, last;
 };
 
-template <class T, class Index>
-struct SpmmKernels {
+template <class T, class Index> struct SpmmKernels {
   // Finished rows of Y.
   void (*rows)(const SpmmOperands<T, Index>&, Span rows);
   // Adds what rows have in a block to their sums in Y; longer rows than a task are left.
@@ -38,21 +34,18 @@ struct SpmmKernels {
   void (*sddmm)(const SddmmOperands<T, Index>&, Span nonzeros);
 };
 
-template <class T, class Index>
-struct RowKernels {
+template <class T, class Index> struct RowKernels {
   // Y[i] = scale[i] X[rows[i]] for i in the span.
   void (*gather)(const RowOperands<T, Index>&, Span listed);
   // Y[rows[i]] += scale[i] X[i] in the order of i, for the rows of Y that `owner` owns.
-  void (*scatter_add)(const RowOperands<T, Index>&, std::uint32_t owner, std::uint32_t owners);
+  void (*scatter_add)(const RowOperands<T, Index>&, u32 owner, u32 owners);
 };
 
 // Y[i] = X[i] / (1 - p) where kept, 0 elsewhere.
 template <class T>
-using DropoutKernel = void (*)(const RowOperands<T, std::int64_t>&, const DropoutRule&,
-                               Span listed);
+using DropoutKernel = void (*)(const RowOperands<T, i64>&, const DropoutRule&, Span listed);
 
-template <class T>
-struct UpdateKernels {
+template <class T> struct UpdateKernels {
   void (*update)(const UpdateOperands<T>&, Span rows);
   // `sums` [columns], if not null, become those of these rows.
   void (*gradients)(const UpdateGradients<T>&, Span rows, Sum<T>* sums);
@@ -60,75 +53,74 @@ struct UpdateKernels {
 
 // On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
 // lanes_of(heads) numbers; the first `heads` of them are results.
-template <class T>
-struct SegmentKernels {
-  std::int64_t (*lanes_of)(std::int64_t heads);
+template <class T> struct SegmentKernels {
+  i64 (*lanes_of)(i64 heads);
   // Of each head: the largest number, and the sum of exp(number − largest).
-  void (*summarise)(const T* x, std::int64_t count, std::int64_t heads, Sum<T>* largest,
-                    Sum<T>* sum);
+  void (*summarise)(const T* x, i64 count, i64 heads, Sum<T>* largest, Sum<T>* sum);
   // y = exp(x − largest) · factor, by head.
-  void (*exponentials)(const T* x, std::int64_t count, std::int64_t heads, Sum<T>* largest,
-                       Sum<T>* factor, T* y);
+  void (*exponentials)(const T* x, i64 count, i64 heads, Sum<T>* largest, Sum<T>* factor, T* y);
   // Of each head: the sum of a · b, or of a where b is null.
-  void (*sum_products)(const T* a, const T* b, std::int64_t count, std::int64_t heads, Sum<T>* sum);
+  void (*sum_products)(const T* a, const T* b, i64 count, i64 heads, Sum<T>* sum);
   // y = sum, by head.
-  void (*spread)(std::int64_t count, std::int64_t heads, Sum<T>* sum, T* y);
+  void (*spread)(i64 count, i64 heads, Sum<T>* sum, T* y);
 };
 
-// Rows of attention (docs/kernels.md). `indptr` begins at the first of the rows given; `room` is
-// memory to work in.
-template <class T>
-struct AttentionKernels {
+// Rows of attention (docs/kernels.md); `indptr` begins at the first; `room` is memory to work in.
+template <class T> struct AttentionKernels {
   using Attend = void (*)(const AttentionOperands<T>&, const AttentionTarget<T>&, Span rows,
-                          const std::int64_t* indptr, char* room);
+                          const i64* indptr, char* room);
   using Backward = void (*)(const AttentionOperands<T>&, const AttentionGradients<T>&, Span rows,
-                            const std::int64_t* indptr, char* room);
+                            const i64* indptr, char* room);
   void (*pack)(const PackOperands<T>&, Span rows);
   Attend attend, attend_v2;
   Backward backward[3];  // GAT's columns, GATv2's, and GATv2's rows
   // Merges a row's triple into another; writes a row's.
-  void (*merge)(const Triples<Sum<T>>& into, const Triples<Sum<T>>& other, std::int64_t heads,
-                std::int64_t width);
-  void (*end)(const AttentionTarget<T>&, std::int64_t row, const Triples<Sum<T>>&,
-              std::int64_t heads, std::int64_t width);
+  void (*merge)(const Triples<Sum<T>>& into, const Triples<Sum<T>>& other, i64 heads, i64 width);
+  void (*end)(const AttentionTarget<T>&, i64 row, const Triples<Sum<T>>&, i64 heads, i64 width);
   // <x[h], y[h]> of one row, for each head; y is of T, or a sum.
-  void (*head_products)(const T* x, const T* y, std::int64_t heads, std::int64_t width,
-                        Sum<T>* products);
-  void (*head_products_of_sums)(const T* x, const Sum<T>* y, std::int64_t heads, std::int64_t width,
+  void (*head_products)(const T* x, const T* y, i64 heads, i64 width, Sum<T>* products);
+  void (*head_products_of_sums)(const T* x, const Sum<T>* y, i64 heads, i64 width,
                                 Sum<T>* products);
 };
 
 // Packed rows of a span lie one after another, from the address given on.
-template <class T>
-struct QuantiseKernels {
-  void (*quantise)(const QuantiseOperands<T>&, Span rows, std::uint8_t* packed, Lost* lost);
-  void (*dequantise)(const DequantiseOperands<T>&, Span rows, const std::uint8_t* packed);
+template <class T> struct QuantiseKernels {
+  void (*quantise)(const QuantiseOperands<T>&, Span rows, u8* packed, Lost* lost);
+  void (*dequantise)(const DequantiseOperands<T>&, Span rows, const u8* packed);
 };
 
-template <class T, class Index>
-struct ExtremeKernels {
-  void (*extremes)(const ExtremeOperands<T, Index>&, Span rows);
-  void (*adjoint)(const ExtremeAdjoint<T>&, Span columns);
-};
-
-template <class T>
-struct EdgeKernels {
+template <class T> struct EdgeKernels {
   // Finished rows of sums of messages; and the sum over some nonzeros of one row.
   void (*rows)(const EdgeOperands<T>&, EdgeOp, Span rows);
-  void (*partial)(const EdgeOperands<T>&, EdgeOp, std::int64_t row, Span nonzeros, Sum<T>* sums);
+  void (*partial)(const EdgeOperands<T>&, EdgeOp, i64 row, Span nonzeros, Sum<T>* sums);
   void (*products)(const EdgeProducts<T>&, EdgeOp, Span nonzeros);
   void (*extremes)(const EdgeExtremes<T>&, EdgeOp, Span rows);
+  void (*adjoint)(const ExtremeAdjoint<T>&, Span columns);
 };
 
 using UpdateTable = ByType<UpdateKernels>;
 using AttentionTable = ByType<AttentionKernels>;
 using QuantiseTable = ByType<QuantiseKernels>;
-using ExtremeTable = ByIndex<ExtremeKernels>;
 using EdgeTable = ByType<EdgeKernels>;
 
-// Of dense.hpp.
-struct GemmKernels;
-struct CrossEntropyTable;
+// What passes of a product: where y, of its shape, is not positive, it is zero. All without y.
+struct GemmPassing {
+  const float* y;
+  i64 stride;
+};
+
+struct GemmKernels {
+  i64 lanes;  // of a vector
+  // Adds up the columns in `sums` [whole vectors], if there is y.
+  void (*product)(const GemmProduct&, const GemmPassing&, Span rows, float* sums);
+  void (*gradient)(const GemmGradient&, Span rows, float* room, float* sums);
+};
+
+// The loss of rows with a target and in the mask, and its gradient. NaN: a target is no column.
+template <class T>
+using CrossEntropyKernel = double (*)(const CrossEntropyOperands<T>&, const bool* mask, Span rows);
+
+using CrossEntropyTable = std::tuple<CrossEntropyKernel<float>, CrossEntropyKernel<double>>;
 
 struct KernelTable {
   ByIndex<SpmmKernels> spmm;
@@ -138,7 +130,6 @@ struct KernelTable {
   const AttentionTable* attention;
   const WeighingTable* weighing;
   const QuantiseTable* quantise;
-  const ExtremeTable* extremes;
   const EdgeTable* edges;
   const UpdateTable* update;
   const GemmKernels* gemm;
@@ -154,6 +145,17 @@ extern const KernelTable table;
 namespace avx512 {
 extern const KernelTable table;
 }
+#ifdef SPGNN_ISA
+namespace SPGNN_ISA {  // compiled by themselves
+extern const AttentionTable attention_table;
+extern const WeighingTable weighing_table;
+extern const QuantiseTable quantise_table;
+extern const EdgeTable edge_table;
+extern const UpdateTable update_table;
+extern const GemmKernels gemm_table;
+extern const CrossEntropyTable cross_entropy_table;
+}  // namespace SPGNN_ISA
+#endif
 
 // The kernels of an instruction set that this build has.
 inline const KernelTable& table_of(Isa isa) {

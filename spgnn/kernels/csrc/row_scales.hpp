@@ -12,8 +12,7 @@ namespace spgnn::SPGNN_ISA {
 // What is noted while a row is packed: what of it will not arrive.
 
 // One row, as the inner loops want it.
-template <class T>
-struct QuantisedRow {
+template <class T> struct QuantisedRow {
   using Vector = typename Reals<Sum<T>>::Vector;
   const T* x;
   T* residual;                 // or null
@@ -23,7 +22,7 @@ struct QuantisedRow {
 
 // What is sent: x, with what was lost of it before.
 template <bool kNotes, class T>
-SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, std::int64_t c, int lanes) {
+SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, i64 c, int lanes) {
   auto sent = load_group(row.x + c, lanes);
   if (kNotes && row.residual) {
     const auto before = load_group(row.residual + c, lanes);
@@ -37,14 +36,13 @@ SPGNN_INLINE Reals<Sum<T>> load_sent(const QuantisedRow<T>& row, std::int64_t c,
 struct LostLanes {
   Reals<double> error{}, size{};
 
-  template <class Real>
-  SPGNN_INLINE void add(const Real& arrived, const Real& x, int lanes) {
+  template <class Real> SPGNN_INLINE void add(const Real& arrived, const Real& x, int lanes) {
     const Reals<double> a = doubled(arrived), b = doubled(x);
     for_each_vector<Reals<double>>([&](auto i) __attribute__((always_inline)) {
       DoubleVector e = a.v[i] - b.v[i];
       if (lanes < kGroup) {
         const auto within = by_lane<LongVector>([&](int lane) {
-                              return static_cast<std::int64_t>(i * Reals<double>::kLanes + lane);
+                              return static_cast<i64>(i * Reals<double>::kLanes + lane);
                             }) < lanes;
         e = within ? e : DoubleVector{};
       }
@@ -66,7 +64,7 @@ struct LostLanes {
 
 // Takes note of what arrives in place of x.
 template <class T>
-SPGNN_INLINE void take_note(const QuantisedRow<T>& row, LostLanes& sums, std::int64_t c,
+SPGNN_INLINE void take_note(const QuantisedRow<T>& row, LostLanes& sums, i64 c,
                             const Reals<Sum<T>>& sent, Reals<Sum<T>> arrived, int lanes) {
   using Real = Reals<Sum<T>>;
   using Vector = typename Real::Vector;
@@ -88,13 +86,12 @@ SPGNN_INLINE void take_note(const QuantisedRow<T>& row, LostLanes& sums, std::in
 }
 
 inline constexpr int kBatch = 64;  // rows whose scales are made before any of them is packed
-inline constexpr std::uint32_t kInfinity = 0x7f800000u;
-inline constexpr std::uint32_t kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
-inline constexpr std::uint32_t kNanHeader = 0x7fc07fc0u;
+inline constexpr u32 kInfinity = 0x7f800000u;
+inline constexpr u32 kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
+inline constexpr u32 kNanHeader = 0x7fc07fc0u;
 
 // Of as many rows as a vector has lanes, the smallest and the largest number of every lane.
-template <class S>
-struct RowExtremes {
+template <class S> struct RowExtremes {
   static constexpr int kLanes = Reals<S>::kLanes;
   using Vector = typename Reals<S>::Vector;
   Vector low[kLanes], high[kLanes];
@@ -102,14 +99,14 @@ struct RowExtremes {
 
 // A row with a NaN or an infinity in it gets an infinity as its largest number.
 template <class T, bool kNotes>
-SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns,
-                                RowExtremes<Sum<T>>& found, int place) {
+SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, i64 columns, RowExtremes<Sum<T>>& found,
+                                int place) {
   using S = Sum<T>;
   using Real = Reals<S>;
   using Vector = typename Real::Vector;
   const Vector beyond = Vector{} + static_cast<S>(__builtin_inf());
   Real low, high, odd{};
-  std::int64_t c = 0;
+  i64 c = 0;
   if (columns >= kGroup) {  // one step less, which is all that narrow rows have
     low = high = load_sent<kNotes>(row, 0, kGroup);
     for_each_vector<Real>([&](auto i) __attribute__((always_inline)) {
@@ -155,8 +152,7 @@ SPGNN_INLINE void find_extremes(const QuantisedRow<T>& row, std::int64_t columns
   found.high[place] = !columns ? Vector{} : odd.v[0] == odd.v[0] ? high.v[0] : beyond;
 }
 
-// Combines two vectors: of each 2 kUnit lanes, the lower half becomes what lanes kUnit apart make
-// in a, the upper half what they make in b.
+// Of each 2 kUnit lanes, the lower half combines lanes kUnit apart of a, the upper half those of b.
 template <int kUnit, class Vector, class Combine>
 SPGNN_INLINE Vector halved(Vector a, Vector b, Combine combine) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -202,11 +198,10 @@ SPGNN_INLINE Vector across(Vector* vectors, Combine combine) {
 }
 
 // Scales and random numbers of some rows.
-template <class S>
-struct RowScales {
+template <class S> struct RowScales {
   S levels[kBatch];  // 2^bits − 1
   S low[kBatch], inverse[kBatch], scale[kBatch];
-  std::uint32_t header[kBatch], start[kBatch], factor[kBatch];
+  u32 header[kBatch], start[kBatch], factor[kBatch];
 };
 
 // bfloat16 in the upper halves: not above x, not below x ≥ 0.
@@ -249,19 +244,19 @@ SPGNN_INLINE void make_scales(const FloatVector& smallest, const FloatVector& la
 inline void make_scales(const DoubleVector& smallest, const DoubleVector& largest, int at,
                         RowScales<double>& found) {
   for (int i = 0; i < Reals<double>::kLanes; ++i) {
-    const auto as_float = [](std::uint32_t bits) { return __builtin_bit_cast(float, bits); };
-    const auto as_bits = [](float x) { return __builtin_bit_cast(std::uint32_t, x); };
+    const auto as_float = [](u32 bits) { return __builtin_bit_cast(float, bits); };
+    const auto as_bits = [](float x) { return __builtin_bit_cast(u32, x); };
     const double wanted = smallest[i];
     auto nearest = static_cast<float>(wanted);
     if (nearest > wanted) nearest = __builtin_nextafterf(nearest, -__builtin_inff());
-    std::uint32_t low_bits = as_bits(nearest + 0.0f);
+    u32 low_bits = as_bits(nearest + 0.0f);
     low_bits = (low_bits + (low_bits >> 31) * 0xffffu) & 0xffff0000u;
     const double low = as_float(low_bits), levels = found.levels[at + i];
     const double span = (largest[i] - low) + 0.0, back = span - largest[i];
     const double beyond = (largest[i] - (span - back)) - (low + back);
     nearest = static_cast<float>(span / levels);
     if (nearest < span / levels) nearest = __builtin_nextafterf(nearest, __builtin_inff());
-    std::uint32_t scale_bits = (as_bits(nearest) + 0xffffu) & 0xffff0000u;
+    u32 scale_bits = (as_bits(nearest) + 0xffffu) & 0xffff0000u;
     const double reach = as_float(scale_bits) * levels;
     if (reach < span || (reach == span && beyond > 0)) scale_bits += 0x10000u;
     if (scale_bits != 0 && scale_bits < kLeastScale) scale_bits = kLeastScale;

@@ -1,13 +1,11 @@
-// The inner loops of attention, backward by rows: a row has all of its scores at hand, makes its
-// weights again, and sends to its sources what these get. Nothing of forward is needed:
-// D_i = Σ_j α_ij <g_i, z_j> is made of the products that the gradients of scores need anyway.
+// Attention backward by rows: a row makes its weights again and sends to its sources. Nothing of
+// forward is needed: D_i = Σ_j α_ij <g_i, z_j> is made of products that are needed anyway.
 #include "attention_rows.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
 // Own rows are x (GATv2) and g, or numbers d; packed are z and, in GAT, s.
-template <class T, int kCount, bool kV2>
-struct Weighing : Neighbours<T, kCount> {
+template <class T, int kCount, bool kV2> struct Weighing : Neighbours<T, kCount> {
   using Base = Neighbours<T, kCount>;
   using S = typename Base::S;
   using V = typename Base::V;
@@ -17,7 +15,7 @@ struct Weighing : Neighbours<T, kCount> {
   using Base::a, Base::room, Base::at, Base::columns, Base::packs, Base::period;
 
   const AttentionLoops& loops;
-  std::int64_t* sources = room.template take<std::int64_t>(kWeighed);
+  i64* sources = room.template take<i64>(kWeighed);
   S* scores = room.template take<S>(kWeighed * a.padded + 16);
   S* products = room.template take<S>(kWeighed * a.padded + 16);
   S* kept = room.template take<S>(kWeighed * a.padded + 16);  // factors of dropout
@@ -38,60 +36,58 @@ struct Weighing : Neighbours<T, kCount> {
     if constexpr (kV2) interleave(a.a, a.heads, a.padded, a.width, vector);
   }
 
-  std::int64_t nonzeros_of(std::int64_t row) const {
+  i64 nonzeros_of(i64 row) const {
     return a.indptr[row + 1] - a.indptr[row] + (loops.there && loops.there[row]);
   }
 
-  void take_row(std::int64_t row) {
-    interleave(a.own[1] + row * a.own_stride[1], a.heads, a.padded, a.width, g);
+  void take_row(i64 row) {
+    interleave(a.own[1][row], a.heads, a.padded, a.width, g);
     if constexpr (kV2) {
-      interleave(a.own[0] + row * a.own_stride[0], a.heads, a.padded, a.width, x);
+      interleave(a.own[0][row], a.heads, a.padded, a.width, x);
     } else {
       this->repeat_heads(a.own_numbers[0] + row * a.heads, d);
     }
   }
 
-  [[gnu::always_inline]] V argument(const T* row, std::int64_t k) const {
+  [[gnu::always_inline]] V argument(const T* row, i64 k) const {
     return load_vector<V>(x + k * L) + load_wide(row + k * L);
   }
 
   // Of some nonzeros of a row: sources, what scores are made of (GATv2: scores), products with g.
-  void gather(std::int64_t row, Span nonzeros) {
-    const std::int64_t begin = a.indptr[row], listed = a.indptr[row + 1] - begin;
-    const std::int64_t count = nonzeros.end - nonzeros.begin;
-    for (std::int64_t e = 0; e < count; ++e) {
-      const std::int64_t number = nonzeros.begin + e;
+  void gather(i64 row, Span nonzeros) {
+    const i64 begin = a.indptr[row], listed = a.indptr[row + 1] - begin;
+    const i64 count = nonzeros.end - nonzeros.begin;
+    for (i64 e = 0; e < count; ++e) {
+      const i64 number = nonzeros.begin + e;
       sources[e] = number < listed ? a.indices[begin + number] : loops.columns[row];
       at[e] = a.others.data + sources[e] * a.others.stride;
     }
-    for (std::int64_t e = count; e < count + kAttentionAhead; ++e) at[e] = a.others.data;
-    const int lines = lines_of(columns * static_cast<std::int64_t>(sizeof(T)) +
-                               (kV2 ? 0 : a.padded * static_cast<std::int64_t>(sizeof(S))));
-    for (std::int64_t e = 0; e < count; ++e) {
+    for (i64 e = count; e < count + kAttentionAhead; ++e) at[e] = a.others.data;
+    const int lines = lines_of(columns * static_cast<i64>(sizeof(T)) +
+                               (kV2 ? 0 : a.padded * static_cast<i64>(sizeof(S))));
+    for (i64 e = 0; e < count; ++e) {
       prefetch_lines(at[e + kAttentionAhead], lines);
       const T* source = this->matrix(at[e]);
-      const std::int64_t place = e * a.padded;
+      const i64 place = e * a.padded;
       if constexpr (kV2) {
-        this->sum_packs(scores + place, [&](std::int64_t k) {
+        this->sum_packs(scores + place, [&](i64 k) {
           const V both = argument(source, k);
           return (both > 0 ? both : both * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
         const S* s = reinterpret_cast<const S*>(source + columns);
-        this->for_each_part(
-            [&](std::int64_t h) { store_part(scores + place + h, load_part<P>(s + h)); });
+        this->for_each_part([&](i64 h) { store_part(scores + place + h, load_part<P>(s + h)); });
       }
-      this->sum_packs(products + place, [&](std::int64_t k) {
-        return load_vector<V>(g + k * L) * load_wide(source + k * L);
-      });
+      this->sum_packs(products + place,
+                      [&](i64 k) { return load_vector<V>(g + k * L) * load_wide(source + k * L); });
     }
     if (a.dropout.own_ids) {
-      this->make_factors(row, count, kept, [&](std::int64_t e) { return sources[e]; });
+      this->make_factors(row, count, kept, [&](i64 e) { return sources[e]; });
     }
   }
 
   // exp(score − m) in every lane, and what the score's argument is.
-  [[gnu::always_inline]] V weight_of(std::int64_t i, std::int64_t h, V& number) const {
+  [[gnu::always_inline]] V weight_of(i64 i, i64 h, V& number) const {
     number = load_vector<V>(scores + i);
     V score = number;
     if constexpr (!kV2) {
@@ -102,49 +98,49 @@ struct Weighing : Neighbours<T, kCount> {
   }
 
   // The largest score of a row, the sum of exp(score − m), and that of its products with g.
-  void summarise(std::int64_t row, std::int64_t total) {
-    for (std::int64_t i = 0; i < period; ++i) top[i] = kLeast, m[i] = n[i] = inner[i] = 0;
-    for (std::int64_t first = 0; first < total; first += kWeighed) {
-      const std::int64_t count = total - first < kWeighed ? total - first : kWeighed;
+  void summarise(i64 row, i64 total) {
+    for (i64 i = 0; i < period; ++i) top[i] = kLeast, m[i] = n[i] = inner[i] = 0;
+    for (i64 first = 0; first < total; first += kWeighed) {
+      const i64 count = total - first < kWeighed ? total - first : kWeighed;
       gather(row, {first, first + count});
       raise(count);
-      this->for_each_vector(count, [&](std::int64_t i, std::int64_t h) {
+      this->for_each_vector(count, [&](i64 i, i64 h) {
         V number, product = load_vector<V>(products + i);
         if (a.dropout.own_ids) product *= load_vector<V>(kept + i);
-        const std::int64_t lanes = count * a.padded - i;
+        const i64 lanes = count * a.padded - i;
         const V weight = first_lanes<S>(weight_of(i, h, number), lanes);
         store_vector(n + h, load_vector<V>(n + h) + weight);
         product = first_lanes<S>(product, lanes);
         store_vector(inner + h, load_vector<V>(inner + h) + weight * product);
       });
     }
-    for (std::int64_t i = a.padded; i < period; ++i) {
+    for (i64 i = a.padded; i < period; ++i) {
       n[i % a.padded] += n[i], inner[i % a.padded] += inner[i];
     }
-    for (std::int64_t h = 0; h < a.padded; ++h) {
+    for (i64 h = 0; h < a.padded; ++h) {
       const S one = n[h] == 0 ? S{0} : 1 / n[h], all = inner[h] * one;
-      for (std::int64_t i = h; i < period; i += a.padded) n[i] = one, inner[i] = all;
+      for (i64 i = h; i < period; i += a.padded) n[i] = one, inner[i] = all;
     }
   }
 
   // Compare what is summed up so far with the largest score of these nonzeros as well.
-  void raise(std::int64_t count) {
-    for (std::int64_t h = 0; h < a.padded; ++h) number_sums[h] = kLeast;
-    for (std::int64_t e = 0; e < count; ++e) {
-      this->for_each_part([&](std::int64_t h) {
+  void raise(i64 count) {
+    for (i64 h = 0; h < a.padded; ++h) number_sums[h] = kLeast;
+    for (i64 e = 0; e < count; ++e) {
+      this->for_each_part([&](i64 h) {
         const P mine = load_part<P>(scores + e * a.padded + h);
         const P before = load_part<P>(number_sums + h);
         store_part(number_sums + h, mine > before ? mine : before);
       });
     }
-    for (std::int64_t h = 0; h < a.padded; ++h) {
+    for (i64 h = 0; h < a.padded; ++h) {
       S score = number_sums[h];
       if constexpr (!kV2) {
         score += d[h];
         score = score > 0 || score == kLeast ? score : score * a.slope;
       }
       const S now = score > top[h] ? score : top[h], scale = exp_difference(top[h], now);
-      for (std::int64_t i = h; i < period; i += a.padded) {
+      for (i64 i = h; i < period; i += a.padded) {
         n[i] *= scale, inner[i] *= scale;
         m[i] = now == kLeast ? S{0} : now;
       }
@@ -153,8 +149,8 @@ struct Weighing : Neighbours<T, kCount> {
   }
 
   // Weights go to `scores`, gradients of scores (GAT: of LeakyReLU's arguments) to `products`.
-  void make_weights(std::int64_t count) {
-    this->for_each_vector(count, [&](std::int64_t i, std::int64_t h) {
+  void make_weights(i64 count) {
+    this->for_each_vector(count, [&](i64 i, i64 h) {
       V number, factor = V{} + S(1), slope = V{} + S(1);
       V weight = weight_of(i, h, number) * load_vector<V>(n + h);
       if constexpr (!kV2) slope = number > 0 ? slope : a.slope + V{};
@@ -170,11 +166,11 @@ struct Weighing : Neighbours<T, kCount> {
   }
 
   // GATv2: what the gradients of scores give x and a.
-  void add_scores(std::int64_t count, S* of_a) {
-    for (std::int64_t e = 0; e < count; ++e) {
+  void add_scores(i64 count, S* of_a) {
+    for (i64 e = 0; e < count; ++e) {
       const T* source = this->matrix(at[e]);
       const S* change = products + e * a.padded;
-      for (std::int64_t k = 0; k < packs; ++k) {
+      for (i64 k = 0; k < packs; ++k) {
         const V both = argument(source, k), of_score = this->weights_of(change, k);
         const V on = of_score * load_vector<V>(vector + k * L);
         store_vector(sum + k * L, load_vector<V>(sum + k * L) + (both > 0 ? on : on * a.slope));
@@ -185,16 +181,16 @@ struct Weighing : Neighbours<T, kCount> {
   }
 
   // Weighs some nonzeros of a row that is summarised, to a place of the rows that are weighed.
-  void weigh_row(std::int64_t row, Span nonzeros, bool at_hand, const WeighedRows<S>& to,
-                 std::int64_t place, const AttentionSent<T>& sent, S* of_a) {
-    for (std::int64_t i = 0; i < period; ++i) number_sums[i] = 0;
-    for (std::int64_t c = 0; c < columns; ++c) sum[c] = 0;
-    for (std::int64_t first = nonzeros.begin; first < nonzeros.end; first += kWeighed) {
-      const std::int64_t left = nonzeros.end - first, count = left < kWeighed ? left : kWeighed;
+  void weigh_row(i64 row, Span nonzeros, bool at_hand, const WeighedRows<S>& to, i64 place,
+                 const AttentionSent<T>& sent, S* of_a) {
+    for (i64 i = 0; i < period; ++i) number_sums[i] = 0;
+    for (i64 c = 0; c < columns; ++c) sum[c] = 0;
+    for (i64 first = nonzeros.begin; first < nonzeros.end; first += kWeighed) {
+      const i64 left = nonzeros.end - first, count = left < kWeighed ? left : kWeighed;
       if (!at_hand) gather(row, {first, first + count});
       make_weights(count);
       if constexpr (kV2) add_scores(count, of_a);
-      std::memcpy(to.columns + place, sources, count * sizeof(std::int64_t));
+      std::memcpy(to.columns + place, sources, count * sizeof(i64));
       const std::size_t bytes = count * a.padded * sizeof(S);
       std::memcpy(to.weights + place * a.padded, scores, bytes);
       std::memcpy(to.changes + place * a.padded, products, bytes);
@@ -203,36 +199,31 @@ struct Weighing : Neighbours<T, kCount> {
     if constexpr (kV2) {
       separate(sum, a.heads, a.padded, a.width, plain);
       T* ends = sent.rows + row * a.heads * a.width;
-      for (std::int64_t c = 0; c < a.heads * a.width; ++c) {
-        ends[c] += plain[c];
-      }
+      for (i64 c = 0; c < a.heads * a.width; ++c) { ends[c] += plain[c]; }
     } else {
-      for (std::int64_t i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
-      for (std::int64_t h = 0; h < a.heads; ++h) {
-        sent.numbers[row * a.heads + h] += number_sums[h];
-      }
+      for (i64 i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
+      for (i64 h = 0; h < a.heads; ++h) { sent.numbers[row * a.heads + h] += number_sums[h]; }
     }
   }
   // Adds what was weighed to the sources of one owner, in the order of rows.
-  void scatter(const WeighedRows<S>& from, const AttentionSent<T>& sent, std::uint32_t owner,
-               std::uint32_t owners) {
-    const std::int64_t end = from.begins[from.rows.end - from.rows.begin];
-    for (std::int64_t row = from.rows.begin; row < from.rows.end; ++row) {
-      const std::int64_t* begins = from.begins + (row - from.rows.begin);
+  void scatter(const WeighedRows<S>& from, const AttentionSent<T>& sent, u32 owner, u32 owners) {
+    const i64 end = from.begins[from.rows.end - from.rows.begin];
+    for (i64 row = from.rows.begin; row < from.rows.end; ++row) {
+      const i64* begins = from.begins + (row - from.rows.begin);
       if (begins[0] < begins[1]) take_row(row);
-      for (std::int64_t e = begins[0]; e < begins[1]; ++e) {
-        const std::int64_t ahead = from.columns[e + 8 < end ? e + 8 : e];
+      for (i64 e = begins[0]; e < begins[1]; ++e) {
+        const i64 ahead = from.columns[e + 8 < end ? e + 8 : e];
         __builtin_prefetch(sent.sums + ahead * sent.stride, 1);
-        const std::int64_t source = from.columns[e];
+        const i64 source = from.columns[e];
         if (owners > 1 && (source >> 4) % owners != owner) continue;
         add(from, e, reinterpret_cast<S*>(sent.sums + source * sent.stride), source);
       }
     }
   }
-  void add(const WeighedRows<S>& from, std::int64_t e, S* place, std::int64_t source) const {
+  void add(const WeighedRows<S>& from, i64 e, S* place, i64 source) const {
     const S *w = from.weights + e * a.padded, *change = from.changes + e * a.padded;
     const T* row = this->matrix(a.others.data + source * a.others.stride);
-    for (std::int64_t k = 0; k < packs; ++k) {
+    for (i64 k = 0; k < packs; ++k) {
       V all = this->weights_of(w, k) * load_vector<V>(g + k * L);
       if constexpr (kV2) {
         const V on = this->weights_of(change, k) * load_vector<V>(vector + k * L);
@@ -241,22 +232,22 @@ struct Weighing : Neighbours<T, kCount> {
       store_vector(place + k * L, load_vector<V>(place + k * L) + all);
     }
     if constexpr (!kV2) {
-      for (std::int64_t h = 0; h < a.heads; ++h) place[columns + h] += change[h];
+      for (i64 h = 0; h < a.heads; ++h) place[columns + h] += change[h];
     }
   }
 
   void run(const AttentionSent<T>& sent, const WeighedRows<S>& weighed,
            const WeighingTask<S>& task) {
     if (task.ask == Ask::kScatter) return scatter(weighed, sent, task.owner, task.owners);
-    for (std::int64_t row = task.rows.begin; row < task.rows.end; ++row) {
-      const std::int64_t total = nonzeros_of(row);
+    for (i64 row = task.rows.begin; row < task.rows.end; ++row) {
+      const i64 total = nonzeros_of(row);
       if (total == 0) continue;
       take_row(row);
       const std::size_t bytes = a.padded * sizeof(S);
       if (task.ask == Ask::kPiece) {
         const S* numbers = task.summary;
-        for (std::int64_t i = 0; i < period; ++i) {
-          const std::int64_t h = i % a.padded;
+        for (i64 i = 0; i < period; ++i) {
+          const i64 h = i % a.padded;
           m[i] = numbers[h], n[i] = numbers[a.padded + h], inner[i] = numbers[2 * a.padded + h];
         }
         weigh_row(row, task.piece, false, weighed, 0, sent, task.a);
@@ -269,7 +260,7 @@ struct Weighing : Neighbours<T, kCount> {
         std::memcpy(task.summary + 2 * a.padded, inner, bytes);
         continue;
       }
-      const std::int64_t place = weighed.begins[row - weighed.rows.begin];
+      const i64 place = weighed.begins[row - weighed.rows.begin];
       weigh_row(row, {0, total}, total <= kWeighed, weighed, place, sent, task.a);
     }
   }
@@ -283,7 +274,6 @@ void weigh(const AttentionOperands<T>& a, const AttentionLoops& loops, const Att
   });
 }
 
-extern const WeighingTable weighing_table;
 const WeighingTable weighing_table{{{weigh<float, false>, weigh<float, true>}},
                                    {{weigh<double, false>, weigh<double, true>}}};
 

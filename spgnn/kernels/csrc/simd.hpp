@@ -1,5 +1,4 @@
-// Packs of lanes for the instruction set this file is compiled for, on GCC/Clang vector types.
-// Everything lives in a namespace named after the instruction set (see types.hpp for why).
+// Packs of lanes for an instruction set, on GCC/Clang vector types, in a namespace of its name.
 #pragma once
 
 #include <cstring>
@@ -21,12 +20,11 @@ inline constexpr int kVectorBytes = 16;
 
 using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
 using DoubleVector [[gnu::vector_size(kVectorBytes)]] = double;
-using WordVector [[gnu::vector_size(kVectorBytes)]] = std::uint32_t;
-using LongVector [[gnu::vector_size(kVectorBytes)]] = std::int64_t;
-using HalfVector [[gnu::vector_size(kVectorBytes / 2)]] = std::uint16_t;
+using WordVector [[gnu::vector_size(kVectorBytes)]] = u32;
+using LongVector [[gnu::vector_size(kVectorBytes)]] = i64;
+using HalfVector [[gnu::vector_size(kVectorBytes / 2)]] = u16;
 
-template <class Vector, class T>
-inline Vector load_vector(const T* p) {
+template <class Vector, class T> inline Vector load_vector(const T* p) {
   Vector v;
   std::memcpy(&v, p, sizeof(v));
   return v;
@@ -35,14 +33,13 @@ inline Vector load_vector(const T* p) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // All ones in as many 32-bit words as are wanted, zeros after them.
 inline __m256i first_words(int count) {
-  alignas(32) static constexpr std::int32_t kOnes[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  alignas(32) static constexpr i32 kOnes[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
   return load_vector<__m256i>(kOnes + 8 - count);
 }
 #endif
 
 // The first lanes of a vector, zeros after them; reads no byte beyond.
-template <class Vector, class T>
-inline Vector load_vector(const T* p, int lanes) {
+template <class Vector, class T> inline Vector load_vector(const T* p, int lanes) {
   Vector v{};
 #if defined(__AVX512F__)
   if constexpr (sizeof(T) == 4) {
@@ -52,7 +49,7 @@ inline Vector load_vector(const T* p, int lanes) {
     auto mask = static_cast<__mmask8>((1u << lanes) - 1);
     v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi64(mask, p));
   } else {
-    auto mask = static_cast<__mmask32>((std::uint64_t{1} << lanes) - 1);
+    auto mask = static_cast<__mmask32>((u64{1} << lanes) - 1);
     v = reinterpret_cast<Vector>(_mm512_maskz_loadu_epi16(mask, p));
   }
 #else
@@ -68,13 +65,11 @@ inline Vector load_vector(const T* p, int lanes) {
   return v;
 }
 
-template <class Vector, class T>
-inline void store_vector(T* p, Vector v) {
+template <class Vector, class T> inline void store_vector(T* p, Vector v) {
   std::memcpy(p, &v, sizeof(v));
 }
 
-template <class Vector, class T>
-inline void store_vector(T* p, Vector v, int lanes) {
+template <class Vector, class T> inline void store_vector(T* p, Vector v, int lanes) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(T) == 4) {
     _mm512_mask_storeu_epi32(p, static_cast<__mmask16>((1u << lanes) - 1),
@@ -83,7 +78,7 @@ inline void store_vector(T* p, Vector v, int lanes) {
     _mm512_mask_storeu_epi64(p, static_cast<__mmask8>((1u << lanes) - 1),
                              reinterpret_cast<__m512i>(v));
   } else {
-    _mm512_mask_storeu_epi16(p, static_cast<__mmask32>((std::uint64_t{1} << lanes) - 1),
+    _mm512_mask_storeu_epi16(p, static_cast<__mmask32>((u64{1} << lanes) - 1),
                              reinterpret_cast<__m512i>(v));
   }
 #else
@@ -103,8 +98,7 @@ inline HalfVector load_halves(const void* p, int lanes) {
 #endif
 }
 
-// GCC 12 takes four instructions for a conversion that is one, and calls the form without a mask
-// uninitialised.
+// GCC 12 takes four instructions for this one, and calls the form without a mask uninitialised.
 inline WordVector widen_halves(HalfVector v) {
 #if defined(__AVX512F__)
   constexpr __mmask16 kAll = 0xffff;
@@ -132,21 +126,17 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
-// Keeps a load apart from the operation on what it loads: together they wait in the scheduler of
-// the vector unit, which has few places (with values and 16 columns, reddit-sayit took 1.2 times as
-// long).
-template <class Vector>
-[[gnu::always_inline]] inline Vector loaded(Vector v) {
+// Keeps a load apart from what uses it: together they wait in the vector unit's scheduler (with
+// values and 16 columns, reddit-sayit took 1.2 times as long).
+template <class Vector> [[gnu::always_inline]] inline Vector loaded(Vector v) {
 #if defined(__x86_64__)
   asm("" : "+v"(v));
 #endif
   return v;
 }
 
-// Keeps a product apart from the sum that it goes into: of two products that are added, compilers
-// fuse whichever they like, and bits would depend on what else a loop does.
-template <class Vector>
-[[gnu::always_inline]] inline Vector rounded(Vector v) {
+// Keeps a product apart from its sum: compilers fuse either of two, and bits would depend on it.
+template <class Vector> [[gnu::always_inline]] inline Vector rounded(Vector v) {
 #if defined(__x86_64__)
   asm("" : "+v"(v));
 #elif defined(__aarch64__)
@@ -156,8 +146,7 @@ template <class Vector>
 }
 
 // Pairwise, always in the same order.
-template <class T, class Vector>
-inline T sum_lanes(Vector v) {
+template <class T, class Vector> inline T sum_lanes(Vector v) {
   constexpr int kLanes = sizeof(Vector) / sizeof(T);
   T lanes[kLanes];
   std::memcpy(lanes, &v, sizeof(v));
@@ -168,8 +157,7 @@ inline T sum_lanes(Vector v) {
 }
 
 // A pack holds kLanes neighbouring elements of T, widened to Sum<T>.
-template <class T, class Vector>
-struct NativePack {
+template <class T, class Vector> struct NativePack {
   using Element = T;
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
   static constexpr int kVectors = 1;
@@ -187,8 +175,7 @@ struct NativePack {
   T total() const { return sum_lanes<T>(v); }
 };
 
-// Round to nearest, ties to even; every NaN becomes the same one. The
-// low halves of the words are rubbish.
+// Round to nearest, ties to even; NaNs become one. Low halves of the words are rubbish.
 inline WordVector round_to_bfloat16(FloatVector v) {
   auto bits = reinterpret_cast<WordVector>(v);
   WordVector rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -196,8 +183,7 @@ inline WordVector round_to_bfloat16(FloatVector v) {
   return (is_nan & 0x7fc00000u) | (~is_nan & rounded);
 }
 
-// Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.
-// Keeping them in two vectors widens with one shift and one mask, without shuffles.
+// Two bfloat16 in each word, even ones in low halves: widened by one shift and one mask.
 struct Bfloat16Pack {
   using Element = Bfloat16;
   static constexpr int kLanes = kVectorBytes / 2;
@@ -233,8 +219,7 @@ struct Bfloat16Pack {
   float total() const { return sum_lanes<float>(even + odd); }
 };
 
-// Half as many bfloat16, for matrices too narrow to fill the other pack: its loads would reach into
-// the next cache line, and half of its sums would be of nothing.
+// Half as many, for narrow matrices: the other pack would load beyond, and sum nothing.
 struct NarrowBfloat16Pack {
   using Element = Bfloat16;
   static constexpr int kLanes = kVectorBytes / 4;
@@ -262,10 +247,8 @@ struct NarrowBfloat16Pack {
 };
 
 // A vector of numbers in which sums are taken, and of how many.
-template <class S>
-using LanesOf = std::conditional_t<sizeof(S) == 4, FloatVector, DoubleVector>;
-template <class S>
-inline constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(S));
+template <class S> using LanesOf = std::conditional_t<sizeof(S) == 4, FloatVector, DoubleVector>;
+template <class S> inline constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(S));
 
 template <class T>
 using Pack =
@@ -287,12 +270,11 @@ template <class T>
 
 inline constexpr int kCacheLine = 64;
 
-constexpr int lines_of(std::int64_t bytes) {
+constexpr int lines_of(i64 bytes) {
   return static_cast<int>((bytes + kCacheLine - 1) / kCacheLine);
 }
 
-// Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and drops
-// calls of them.
+// Inlined, for GCC drops calls of functions that do nothing but fetch.
 [[gnu::always_inline]] inline void prefetch_lines(const void* p, int lines) {
   for (int i = 0; i < lines; ++i) {
     __builtin_prefetch(static_cast<const char*>(p) + i * kCacheLine);
@@ -300,7 +282,7 @@ constexpr int lines_of(std::int64_t bytes) {
 }
 
 // Rows that do not begin at a cache line may reach into one more.
-[[gnu::always_inline]] inline void prefetch_last_line(const void* p, std::int64_t bytes) {
+[[gnu::always_inline]] inline void prefetch_last_line(const void* p, i64 bytes) {
   __builtin_prefetch(static_cast<const char*>(p) + bytes - 1);
 }
 
@@ -309,11 +291,11 @@ class Stream {
  public:
   Stream() = default;
   template <class Element>
-  Stream(const Element* array, std::int64_t from)
+  Stream(const Element* array, i64 from)
       : address_(reinterpret_cast<std::uintptr_t>(array) + from * sizeof(Element)),
         bytes_(sizeof(Element)) {}
 
-  [[gnu::always_inline]] void prefetch(std::int64_t e) const {
+  [[gnu::always_inline]] void prefetch(i64 e) const {
     // Fetching never faults, but a pointer past an array must not even be computed.
     __builtin_prefetch(reinterpret_cast<const void*>(  // NOLINT(performance-no-int-to-ptr)
         address_ + static_cast<std::uintptr_t>(e) * bytes_));
@@ -323,5 +305,44 @@ class Stream {
   std::uintptr_t address_ = 0;
   std::uintptr_t bytes_ = 0;
 };
+
+// Exponentials of numbers that are not positive, written for the compiler to vectorise.
+
+// exp(x) = power · exp(r): a power of two, |r| ≤ log(2) / 2.
+template <class S> struct ReducedExponent {
+  S power, r;
+};
+
+template <class S> inline constexpr S kLeastExponent = std::is_same_v<S, float> ? S(-87) : S(-708);
+
+// Of x ≤ 0, or the least for which the power is no subnormal number.
+template <class S> inline ReducedExponent<S> reduced_exponent(S x) {
+  constexpr bool kSingle = std::is_same_v<S, float>;
+  using Bits = std::conditional_t<kSingle, u32, u64>;
+  constexpr int kMantissa = kSingle ? 23 : 52;
+  constexpr S kPerLog2 = S(1.4426950408889634074);
+  // log 2 in two parts, the first short enough for its product with n to be exact.
+  constexpr S kLog2 = kSingle ? S(0.693359375) : S(0.693147180369123816490);
+  constexpr S kLog2Rest = kSingle ? S(-2.12194440054690583e-4) : S(1.90821492927058770002e-10);
+  // Adding this rounds to an integer, which is then in the lowest bits.
+  constexpr S kRound = kSingle ? S(12582912) : S(6755399441055744);
+  const S clamped = x < kLeastExponent<S> ? kLeastExponent<S> : x;
+  const S shifted = clamped * kPerLog2 + kRound;
+  const S n = shifted - kRound;
+  const Bits exponent = __builtin_bit_cast(Bits, shifted) << kMantissa;
+  return {__builtin_bit_cast(S, exponent + __builtin_bit_cast(Bits, S(1))),
+          clamped - n * kLog2 - n * kLog2Rest};
+}
+
+// exp(x) for x ≤ 0, to about an ulp; 0 where it would be subnormal. Taylor's series.
+template <class S> inline S exp_of_negative(S x) {
+  const auto [power, r] = reduced_exponent<S>(x);
+  S sum = 1;
+#pragma GCC unroll 16
+  for (int k = std::is_same_v<S, float> ? 7 : 13; k > 0; --k) {
+    sum = 1 + sum * r * (S(1) / static_cast<S>(k));
+  }
+  return x < kLeastExponent<S> ? S(0) : sum * power;
+}
 
 }  // namespace spgnn::SPGNN_ISA

@@ -1,5 +1,4 @@
-// Sixteen neighbouring numbers at a time, in as many vectors as that takes: what packs rows into
-// few bits has the same groups on every instruction set, and so the same bits.
+// Sixteen numbers at a time, whatever the vectors: the same bits on every instruction set.
 #pragma once
 
 #include <type_traits>
@@ -13,11 +12,10 @@ inline constexpr int kGroup = 16;
 
 #define SPGNN_INLINE [[gnu::always_inline]] inline
 
-using Bytes [[gnu::vector_size(16)]] = std::uint8_t;
-using IntVector [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
+using Bytes [[gnu::vector_size(16)]] = u8;
+using IntVector [[gnu::vector_size(kVectorBytes)]] = i32;
 
-template <class Each>
-struct Group {
+template <class Each> struct Group {
   using Vector = Each;
   using Element = std::remove_cvref_t<decltype(Vector{}[0])>;
   static constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(Element));
@@ -29,18 +27,15 @@ template <class S>
 using Reals = Group<std::conditional_t<sizeof(S) == 8, DoubleVector, FloatVector>>;
 using Words = Group<WordVector>;
 
-// f(number of a vector), each a constant, for all vectors of a group: arrays of vectors stay in
-// registers only where every index is known.
-template <class AnyGroup, class Function>
-SPGNN_INLINE void for_each_vector(Function f) {
+// f(number of a vector), a constant, for all of a group: else arrays do not stay in registers.
+template <class AnyGroup, class Function> SPGNN_INLINE void for_each_vector(Function f) {
   [&]<int... kNumber>(std::integer_sequence<int, kNumber...>) __attribute__((always_inline)) {
     (f(std::integral_constant<int, kNumber>()), ...);
   }(std::make_integer_sequence<int, AnyGroup::kVectors>());
 }
 
 // A vector of f(lane).
-template <class Vector, class Function>
-SPGNN_INLINE Vector by_lane(Function f) {
+template <class Vector, class Function> SPGNN_INLINE Vector by_lane(Function f) {
   constexpr int kLanes = sizeof(Vector) / sizeof(Vector{}[0]);
   return [&]<int... kLane>(std::integer_sequence<int, kLane...>) __attribute__((always_inline)) {
     return Vector{f(kLane)...};
@@ -48,15 +43,13 @@ SPGNN_INLINE Vector by_lane(Function f) {
 }
 
 // Lanes of vector i of a group of which only the first so many count.
-template <class AnyGroup>
-SPGNN_INLINE int lanes_in(int i, int lanes) {
+template <class AnyGroup> SPGNN_INLINE int lanes_in(int i, int lanes) {
   const int left = lanes - i * AnyGroup::kLanes;
   return left < 0 ? 0 : left < AnyGroup::kLanes ? left : AnyGroup::kLanes;
 }
 
 // The first `lanes` numbers and zeros after them; reads no byte beyond.
-template <class T>
-SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
+template <class T> SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
   using Found = Reals<Sum<T>>;
   Found found;
   for_each_vector<Found>([&](auto i) __attribute__((always_inline)) {
@@ -76,8 +69,7 @@ SPGNN_INLINE Reals<Sum<T>> load_group(const T* p, int lanes) {
 }
 
 // Writes the first `lanes` numbers, bfloat16 rounded to the nearest.
-template <class T>
-SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
+template <class T> SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
   using Found = Reals<Sum<T>>;
   for_each_vector<Found>([&](auto i) __attribute__((always_inline)) {
     const int some = lanes_in<Found>(i, lanes);
@@ -98,12 +90,12 @@ SPGNN_INLINE void store_group(T* p, const Reals<Sum<T>>& group, int lanes) {
 }
 
 // The first `lanes` of floats that bfloat16 holds, as bfloat16.
-SPGNN_INLINE void store_upper_halves(std::uint8_t* p, const Reals<float>& group, int lanes) {
+SPGNN_INLINE void store_upper_halves(u8* p, const Reals<float>& group, int lanes) {
   for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
     const auto halves =
         __builtin_convertvector(reinterpret_cast<WordVector>(group.v[i]) >> 16, HalfVector);
     const int some = lanes_in<Words>(i, lanes);
-    std::uint8_t* const to = some ? p + 2 * i * Words::kLanes : p;
+    u8* const to = some ? p + 2 * i * Words::kLanes : p;
     if (lanes == kGroup) {
       store_vector(to, halves);
     } else {
@@ -123,12 +115,9 @@ SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
 #elif defined(__AVX2__)
     found.v[i] =
         reinterpret_cast<WordVector>(_mm256_cvtps_epi32(reinterpret_cast<__m256>(group.v[i])));
-#elif defined(__x86_64__)
-    found.v[i] =
-        reinterpret_cast<WordVector>(_mm_cvtps_epi32(reinterpret_cast<__m128>(group.v[i])));
 #else
     for (int lane = 0; lane < Words::kLanes; ++lane) {
-      found.v[i][lane] = static_cast<std::uint32_t>(__builtin_lrintf(group.v[i][lane]));
+      found.v[i][lane] = static_cast<u32>(__builtin_lrintf(group.v[i][lane]));
     }
 #endif
   });
@@ -136,21 +125,12 @@ SPGNN_INLINE Words nearest_integers(const Reals<float>& group) {
 }
 
 SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
-  std::int32_t numbers[kGroup];
+  i32 numbers[kGroup];
   for_each_vector<Reals<double>>([&](auto i) __attribute__((always_inline)) {
-    std::int32_t* to = numbers + i * Reals<double>::kLanes;
-#if defined(__AVX512F__)
-    constexpr __mmask8 kAll = 0xff;
-    const auto found = _mm512_maskz_cvtpd_epi32(kAll, reinterpret_cast<__m512d>(group.v[i]));
-    std::memcpy(to, &found, sizeof(found));
-#elif defined(__AVX2__)
-    const auto found = _mm256_cvtpd_epi32(reinterpret_cast<__m256d>(group.v[i]));
-    std::memcpy(to, &found, sizeof(found));
-#else
+    i32* to = numbers + i * Reals<double>::kLanes;
     for (int lane = 0; lane < Reals<double>::kLanes; ++lane) {
-      to[lane] = static_cast<std::int32_t>(__builtin_lrint(group.v[i][lane]));
+      to[lane] = static_cast<i32>(__builtin_lrint(group.v[i][lane]));
     }
-#endif
   });
   Words found;
   std::memcpy(&found, numbers, sizeof(found));
@@ -158,8 +138,7 @@ SPGNN_INLINE Words nearest_integers(const Reals<double>& group) {
 }
 
 // The numbers of one half of a vector as doubles.
-template <class Vector>
-SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
+template <class Vector> SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   if constexpr (std::is_same_v<Vector, FloatVector>) {
     const auto all = reinterpret_cast<__m256>(v);
@@ -189,8 +168,7 @@ SPGNN_INLINE DoubleVector doubles(const Vector& v, int half) {
 }
 
 // Integers below 2³¹ as reals.
-template <class S>
-SPGNN_INLINE Reals<S> as_reals(const Words& words) {
+template <class S> SPGNN_INLINE Reals<S> as_reals(const Words& words) {
   Reals<S> found;
   for_each_vector<Reals<S>>([&](auto i) __attribute__((always_inline)) {
     if constexpr (sizeof(S) == 4) {
@@ -255,8 +233,7 @@ SPGNN_INLINE DoubleVector larger(DoubleVector a, DoubleVector b) { return a > b 
 
 // Whether the other way to see a NaN, x · 0 added up, takes longer: each sum waits for the last.
 #if defined(__AVX2__) && !defined(__AVX512F__)
-template <class S>
-inline constexpr bool kUnordered = sizeof(S) == 4;
+template <class S> inline constexpr bool kUnordered = sizeof(S) == 4;
 
 // What was found before; in each lane a NaN once there was one in it.
 SPGNN_INLINE FloatVector unordered(FloatVector found, const Reals<float>& group) {
@@ -266,8 +243,7 @@ SPGNN_INLINE FloatVector unordered(FloatVector found, const Reals<float>& group)
                                  reinterpret_cast<__m256>(group.v[1]), _CMP_UNORD_Q)));
 }
 #else
-template <class S>
-inline constexpr bool kUnordered = false;
+template <class S> inline constexpr bool kUnordered = false;
 #endif
 
 }  // namespace spgnn::SPGNN_ISA

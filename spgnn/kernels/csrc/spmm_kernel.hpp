@@ -11,46 +11,38 @@ namespace spgnn::SPGNN_ISA {
 
 // Most nonzeros of a block, whose weights and pointers into X are put together at a time; no task
 // has a longer row (see spmm.hpp). Both fit the first-level cache beside what is fetched ahead.
-inline constexpr std::int64_t kBlock = 2048;
-// How far ahead indices are fetched, in nonzeros: beyond the block that is put together next, which
-// would otherwise wait for them all at once.
-inline constexpr std::int64_t kIndicesAhead = 2 * kBlock;
+inline constexpr i64 kBlock = 2048;
+// How far ahead indices are fetched: beyond the block that is put together next.
+inline constexpr i64 kIndicesAhead = 2 * kBlock;
 // The same for values, which are read where they are.
-inline constexpr std::int64_t kValuesAhead = 512;
+inline constexpr i64 kValuesAhead = 512;
 
-// Widest register panel, in packs. Accumulators must leave registers for loads; a load of bfloat16
-// serves two accumulators. Wider rows take two panels of half the width, each over all rows of A
-// (300 columns of a road network took 1.4 times as long).
+// Widest register panel, in packs: loads need registers too. Wider rows take two panels of half the
+// width (300 columns of a road network took 1.4 times as long).
 template <class P>
 inline constexpr int kMaxPacks =
     kVectorRegisters == 16 ? (P::kVectors == 1 ? 8 : 5) : (P::kVectors == 1 ? 24 : 10);
-template <>
-inline constexpr int kMaxPacks<NarrowBfloat16Pack> = 1;
+template <> inline constexpr int kMaxPacks<NarrowBfloat16Pack> = 1;
 
-// Nonzeros of a row that are summed pairwise before they reach the accumulators: as many as half of
-// the registers hold, within kMostGroup.
-template <int kPacks, class P>
-constexpr int group_size() {
+// Nonzeros summed pairwise before they reach the accumulators: what half of the registers hold.
+template <int kPacks, class P> constexpr int group_size() {
   int group = kMostGroup;
   while (group > 1 && group * kPacks * P::kVectors > kVectorRegisters / 2) group /= 2;
   return group;
 }
 
 // Rows of Y, and the nonzeros that make them.
-template <class Out, class S>
-struct Target {
-  const std::int64_t* indptr;
+template <class Out, class S> struct Target {
+  const i64* indptr;
   Span rows;
   const S* row_scale;  // per row of Y
-  Out* y;
-  std::int64_t y_stride;
+  RowsOf<Out> y;
   bool accumulate;
   bool resume = false;  // whether y has sums of earlier nonzeros, to be gone on with
 };
 
 // Some packs of their columns. Nonzeros count from the first of these rows.
-template <class Rows, class Out>
-struct Panel : Target<Out, Sum<typename Rows::Element>> {
+template <class Rows, class Out> struct Panel : Target<Out, Sum<typename Rows::Element>> {
   using S = Sum<typename Rows::Element>;
   Rows x_rows{};
   const S* weights = nullptr;  // of each nonzero; null if all ones
@@ -66,18 +58,18 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
   constexpr int kTargetsAhead = 32 / kTargetLines;
   const Panel<Rows, Out> panel = operands;  // a copy, which no store to Y can change
   const auto [begin, end] = panel.rows;
-  const std::int64_t first = panel.indptr[begin];
-  std::int64_t e = 0;
-  for (std::int64_t row = begin; row < end; ++row) {
+  const i64 first = panel.indptr[begin];
+  i64 e = 0;
+  for (i64 row = begin; row < end; ++row) {
     if (panel.accumulate || panel.resume) {  // stores can wait for memory, this load could not
-      const std::int64_t ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
-      panel.x_rows.template prefetch_target<kTargetLines>(panel.y + ahead * panel.y_stride);
+      const i64 ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
+      panel.x_rows.template prefetch_target<kTargetLines>(panel.y[ahead]);
     }
     Row sum;
     if constexpr (std::is_same_v<T, Out>) {
-      if (panel.resume) sum = Row::load(panel.y + row * panel.y_stride, panel.tail);
+      if (panel.resume) sum = Row::load(panel.y[row], panel.tail);
     }
-    const std::int64_t row_end = panel.indptr[row + 1] - first;
+    const i64 row_end = panel.indptr[row + 1] - first;
     for (; e + kGroup <= row_end; e += kGroup) {
       panel.x_rows.template prefetch<kGroup, kLines, kWeighted>(e);
       const Sum<T>* weights = kWeighted ? panel.weights + e : nullptr;
@@ -92,7 +84,7 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
       }
     }
     e = row_end;
-    Out* y = panel.y + row * panel.y_stride;
+    Out* y = panel.y[row];
     if (panel.row_scale) sum.scale(panel.row_scale[row]);
     if constexpr (std::is_same_v<T, Out>) {
       if (panel.accumulate) sum.add(y, panel.tail);
@@ -101,8 +93,7 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
   }
 }
 
-template <class Rows, class Out>
-using PanelFunction = void (*)(const Panel<Rows, Out>&);
+template <class Rows, class Out> using PanelFunction = void (*)(const Panel<Rows, Out>&);
 
 template <class P, class Rows, class Out, bool kTail, bool kWeighted, int... k>
 PanelFunction<Rows, Out> whole_panel(int packs, std::integer_sequence<int, k...>) {
@@ -118,49 +109,42 @@ PanelFunction<Rows, Out> choose_panel(int packs) {
   return whole_panel<P, Rows, Out, kTail, kWeighted>(packs, kChoices);
 }
 
-// Where the row of X begins for each of these nonzeros and the next kPointersAhead; past the last
-// nonzero, anywhere.
+// Rows of X of these nonzeros and the next kPointersAhead; past the last nonzero, any.
 template <class Operands, class T>
 void point_at_rows(const Operands& a, Span nonzeros, const T* x, const T** x_rows) {
   const auto* indices = a.indices + nonzeros.begin;
-  const std::int64_t left = a.indptr[a.rows] - nonzeros.begin;
-  const std::int64_t wanted = nonzeros.end - nonzeros.begin + kPointersAhead;
-  const std::int64_t count = wanted < left ? wanted : left;
-  const std::int64_t stride = a.x_stride;
-  for (std::int64_t e = 0; e < count; ++e) x_rows[e] = x + indices[e] * stride;
-  for (std::int64_t e = count; e < wanted; ++e) x_rows[e] = x;
+  const i64 left = a.indptr[a.rows] - nonzeros.begin;
+  const i64 wanted = nonzeros.end - nonzeros.begin + kPointersAhead;
+  const i64 count = wanted < left ? wanted : left;
+  const i64 stride = a.x.stride;
+  for (i64 e = 0; e < count; ++e) x_rows[e] = x + indices[e] * stride;
+  for (i64 e = count; e < wanted; ++e) x_rows[e] = x;
 }
 
 // Whether all rows of X begin at cache lines.
-template <class T, class Index>
-bool is_aligned(const SpmmOperands<T, Index>& a) {
-  return reinterpret_cast<std::uintptr_t>(a.x) % kCacheLine == 0 &&
-         a.x_stride * sizeof(T) % kCacheLine == 0;
+template <class T, class Index> bool is_aligned(const SpmmOperands<T, Index>& a) {
+  return reinterpret_cast<std::uintptr_t>(a.x.data) % kCacheLine == 0 &&
+         a.x.stride * sizeof(T) % kCacheLine == 0;
 }
 
 // values[e] · col_scale[indices[e]] for a range of nonzeros, in `buffer` where it must be made.
 template <class T, class Index>
 const Sum<T>* weights_of(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>* buffer) {
-  if (a.values && a.value_stride != 1) {
-    const Sum<T>* values = a.values + nonzeros.begin * a.value_stride;
-    for (std::int64_t e = 0; e < nonzeros.end - nonzeros.begin; ++e) {
-      buffer[e] = values[e * a.value_stride];
-      if (a.col_scale) buffer[e] *= a.col_scale[a.indices[nonzeros.begin + e]];
-    }
-    return buffer;
+  if (!a.col_scale && (!a.values || a.values.stride == 1)) {
+    return a.values ? a.values[nonzeros.begin] : nullptr;
   }
-  if (!a.col_scale) return a.values ? a.values + nonzeros.begin : nullptr;
   const Index* indices = a.indices + nonzeros.begin;
-  const Sum<T>* values = a.values ? a.values + nonzeros.begin : nullptr;
-  for (std::int64_t e = 0; e < nonzeros.end - nonzeros.begin; ++e) {
-    buffer[e] = values ? values[e] * a.col_scale[indices[e]] : a.col_scale[indices[e]];
+  const RowsOf<const Sum<T>> values{a.values ? a.values[nonzeros.begin] : nullptr, a.values.stride};
+  for (i64 e = 0; e < nonzeros.end - nonzeros.begin; ++e) {
+    buffer[e] = values ? *values[e] : Sum<T>{1};
+    if (a.col_scale) buffer[e] *= a.col_scale[indices[e]];
   }
   return buffer;
 }
 
 // `columns` of X and Y in so many packs.
 template <class P, class Rows, class Out>
-void multiply_columns(Panel<Rows, Out> panel, std::int64_t columns, int packs) {
+void multiply_columns(Panel<Rows, Out> panel, i64 columns, int packs) {
   panel.tail = static_cast<int>(columns - (packs - 1) * P::kLanes);
   const bool tail = panel.tail < P::kLanes;
   if (panel.weights) {
@@ -173,75 +157,56 @@ void multiply_columns(Panel<Rows, Out> panel, std::int64_t columns, int packs) {
 }
 
 // Register panels, as even as possible.
-template <class P>
-class Panels {
+template <class P> class Panels {
  public:
-  explicit Panels(std::int64_t columns)
-      : columns_(columns),
-        packs_((columns + P::kLanes - 1) / P::kLanes),
+  explicit Panels(i64 columns)
+      : columns_(columns), packs_((columns + P::kLanes - 1) / P::kLanes),
         panels_((packs_ + kMaxPacks<P> - 1) / kMaxPacks<P>) {}
 
-  std::int64_t count() const { return panels_; }
+  i64 count() const { return panels_; }
   // Where panel i begins, in packs; wider panels come first.
-  std::int64_t first_pack(std::int64_t i) const {
-    const std::int64_t wider = packs_ % panels_;
+  i64 first_pack(i64 i) const {
+    const i64 wider = packs_ % panels_;
     return packs_ / panels_ * i + (i < wider ? i : wider);
   }
-  int packs(std::int64_t i) const { return static_cast<int>(first_pack(i + 1) - first_pack(i)); }
-  Span columns(std::int64_t i) const {
-    const std::int64_t end = first_pack(i + 1) * P::kLanes;
+  int packs(i64 i) const { return static_cast<int>(first_pack(i + 1) - first_pack(i)); }
+  Span columns(i64 i) const {
+    const i64 end = first_pack(i + 1) * P::kLanes;
     return {first_pack(i) * P::kLanes, end < columns_ ? end : columns_};
   }
 
  private:
-  std::int64_t columns_, packs_, panels_;
+  i64 columns_, packs_, panels_;
 };
 
 // At most kBlock nonzeros.
 template <class P, class T, class Out, class Index>
-void multiply_far(const SpmmOperands<T, Index>& a, const Panel<FarRows<T>, Out>& operands) {
-  Panel<FarRows<T>, Out> panel = operands;
-  const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
-  const T* x_rows[kBlock + kPointersAhead];
-  Sum<T> buffer[kBlock];
-  panel.weights = weights_of(a, nonzeros, buffer);
-  panel.x_rows.x_rows = x_rows;
-  panel.x_rows.coming_indices = Stream(a.indices, nonzeros.begin + kIndicesAhead);
-  panel.x_rows.coming_values = Stream(panel.weights, panel.weights == buffer ? 0 : kValuesAhead);
-  const Panels<P> panels(a.columns);
-  for (std::int64_t i = 0; i < panels.count(); ++i) {
-    const auto [begin, end] = panels.columns(i);
-    const auto bytes = (end - begin) * static_cast<std::int64_t>(sizeof(T));
-    panel.x_rows.unaligned = is_aligned(a) ? 0 : bytes;
-    panel.y = operands.y + begin;
-    point_at_rows(a, nonzeros, a.x + begin, x_rows);
-    multiply_columns<P>(panel, end - begin, panels.packs(i));
-  }
-}
-
-template <class P, class T, class Out, class Index>
-void multiply_near(const SpmmOperands<T, Index>& a,
-                   const Panel<NearRows<T, Index>, Out>& operands) {
-  Panel<NearRows<T, Index>, Out> panel = operands;
-  const Span nonzeros{panel.indptr[panel.rows.begin], panel.indptr[panel.rows.end]};
-  Sum<T> buffer[kBlock];
-  panel.weights = weights_of(a, nonzeros, buffer);
-  const Panels<P> panels(a.columns);
-  for (std::int64_t i = 0; i < panels.count(); ++i) {
-    const auto [begin, end] = panels.columns(i);
-    panel.x_rows = {a.x + begin, a.indices + nonzeros.begin, a.x_stride};
-    panel.y = operands.y + begin;
-    multiply_columns<P>(panel, end - begin, panels.packs(i));
-  }
-}
-
-template <class P, class T, class Out, class Index>
 void multiply_packs(const SpmmOperands<T, Index>& a, const Target<Out, Sum<T>>& target) {
+  const Span nonzeros{target.indptr[target.rows.begin], target.indptr[target.rows.end]};
+  Sum<T> buffer[kBlock];
+  const Sum<T>* weights = weights_of(a, nonzeros, buffer);
+  const Panels<P> panels(a.columns);
+  const auto multiply_panels = [&](const auto& rows_from) {
+    for (i64 i = 0; i < panels.count(); ++i) {
+      const auto [begin, end] = panels.columns(i);
+      Panel<decltype(rows_from(begin, end)), Out> panel{target, rows_from(begin, end), weights};
+      panel.y.data += begin;
+      multiply_columns<P>(panel, end - begin, panels.packs(i));
+    }
+  };
   if (a.near) {
-    multiply_near<P>(a, Panel<NearRows<T, Index>, Out>{target});
-  } else {
-    multiply_far<P>(a, Panel<FarRows<T>, Out>{target});
+    return multiply_panels([&](i64 begin, i64) {
+      return NearRows<T, Index>{a.x.data + begin, a.indices + nonzeros.begin, a.x.stride};
+    });
   }
+  const T* x_rows[kBlock + kPointersAhead];
+  const Stream coming_indices(a.indices, nonzeros.begin + kIndicesAhead);
+  const Stream coming_values(weights, weights == buffer ? 0 : kValuesAhead);
+  multiply_panels([&](i64 begin, i64 end) {
+    point_at_rows(a, nonzeros, a.x.data + begin, x_rows);
+    const i64 bytes = is_aligned(a) ? 0 : (end - begin) * i64{sizeof(T)};
+    return FarRows<T>{x_rows, bytes, coming_indices, coming_values};
+  });
 }
 
 template <class T, class Out, class Index>
@@ -255,16 +220,15 @@ void multiply(const SpmmOperands<T, Index>& a, const Target<Out, Sum<T>>& target
   multiply_packs<Pack<T>>(a, target);
 }
 
-template <class T, class Index>
-void spmm_rows(const SpmmOperands<T, Index>& a, Span rows) {
+template <class T, class Index> void spmm_rows(const SpmmOperands<T, Index>& a, Span rows) {
   while (rows.begin < rows.end) {
     Span block = rows;
-    const std::int64_t first = a.indptr[block.begin];
+    const i64 first = a.indptr[block.begin];
     if (a.indptr[block.end] - first > kBlock) {
       block.end = block.begin + 1;  // the driver hands over no longer row
       while (a.indptr[block.end + 1] - first <= kBlock) ++block.end;
     }
-    multiply(a, Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.y_stride, a.accumulate});
+    multiply(a, Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.accumulate});
     rows.begin = block.end;
   }
 }
@@ -274,46 +238,46 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows) {
 template <class T, class Index>
 void spmm_block(const SpmmOperands<T, Index>& a, const SourceBlock& block, Span rows) {
   if constexpr (std::is_same_v<T, Sum<T>>) {
-    constexpr std::int64_t kVisitsAhead = 16;
+    constexpr i64 kVisitsAhead = 16;
     const bool weighted = a.values || a.col_scale;
     const T* x_rows[kBlock + kPointersAhead];
     T weights[kBlock];
-    std::int64_t indptr[kBlock + 1] = {};
+    i64 indptr[kBlock + 1] = {};
     const Panels<Pack<T>> panels(a.columns);
-    std::int64_t count = 0, begin = rows.begin, row = rows.begin;
+    i64 count = 0, begin = rows.begin, row = rows.begin;
     const auto multiply_rows = [&] {
-      for (int i = 0; i < kPointersAhead; ++i) x_rows[count + i] = a.x;
+      for (int i = 0; i < kPointersAhead; ++i) x_rows[count + i] = a.x.data;
       Panel<FarRows<T>, T> panel{
-          {indptr, {0, row - begin}, nullptr, nullptr, a.y_stride, false, !block.first}};
+          {indptr, {0, row - begin}, nullptr, {nullptr, a.y.stride}, false, !block.first}};
       if (block.last && a.row_scale) panel.row_scale = a.row_scale + begin;
       if (weighted) panel.weights = weights;
       panel.x_rows.x_rows = x_rows;
       panel.x_rows.coming_indices = panel.x_rows.coming_values = Stream(indptr, 0);
-      std::int64_t shift = 0;
-      for (std::int64_t i = 0; i < panels.count() && row > begin; ++i) {
+      i64 shift = 0;
+      for (i64 i = 0; i < panels.count() && row > begin; ++i) {
         const auto [from, to] = panels.columns(i);
-        for (std::int64_t e = 0; e < count; ++e) x_rows[e] += from - shift;
+        for (i64 e = 0; e < count; ++e) x_rows[e] += from - shift;
         shift = from;
         panel.x_rows.unaligned = is_aligned(a) ? 0 : (to - from) * sizeof(T);
-        panel.y = a.y + begin * a.y_stride + from;
+        panel.y.data = a.y[begin] + from;
         multiply_columns<Pack<T>>(panel, to - from, panels.packs(i));
       }
       count = 0;
       begin = row;
     };
     for (; row < rows.end; ++row) {
-      const std::int64_t first = block.next[row], end = a.indptr[row + 1];
+      const i64 first = block.next[row], end = a.indptr[row + 1];
       if (row + kVisitsAhead < rows.end) {
-        const std::int64_t ahead = block.next[row + kVisitsAhead];
+        const i64 ahead = block.next[row + kVisitsAhead];
         __builtin_prefetch(a.indices + ahead);
-        if (a.values) __builtin_prefetch(a.values + ahead * a.value_stride);
+        if (a.values) __builtin_prefetch(a.values[ahead]);
       }
       if (end - a.indptr[row] > kBlock) {
         multiply_rows();
         begin = row + 1;
         continue;
       }
-      std::int64_t e = first;
+      i64 e = first;
       if (block.last) {
         e = end;
       } else {
@@ -321,11 +285,9 @@ void spmm_block(const SpmmOperands<T, Index>& a, const SourceBlock& block, Span 
       }
       block.next[row] = e;
       if (count + e - first > kBlock || row - begin == kBlock) multiply_rows();
-      for (std::int64_t k = 0; k < e - first; ++k) {
-        x_rows[count + k] = a.x + a.indices[first + k] * a.x_stride;
-      }
-      for (std::int64_t k = 0; weighted && k < e - first; ++k) {
-        weights[count + k] = a.values ? a.values[(first + k) * a.value_stride] : T{1};
+      for (i64 k = 0; k < e - first; ++k) { x_rows[count + k] = a.x[a.indices[first + k]]; }
+      for (i64 k = 0; weighted && k < e - first; ++k) {
+        weights[count + k] = a.values ? *a.values[first + k] : T{1};
         if (a.col_scale) weights[count + k] *= a.col_scale[a.indices[first + k]];
       }
       count += e - first;
@@ -337,17 +299,16 @@ void spmm_block(const SpmmOperands<T, Index>& a, const SourceBlock& block, Span 
 
 template <class T, class Index>
 void spmm_partial(const SpmmOperands<T, Index>& a, Span nonzeros, Sum<T>* sums) {
-  const std::int64_t one_row[] = {nonzeros.begin, nonzeros.end};
+  const i64 one_row[] = {nonzeros.begin, nonzeros.end};
   multiply(a, Target<Sum<T>, Sum<T>>{one_row, {0, 1}, nullptr, sums, 0, false});
 }
 
 // Products of rows of two dense matrices where a sparse one has nonzeros (SDDMM).
 
-template <class T>
-inline Sum<T> dot(const T* x, const T* g, std::int64_t columns) {
+template <class T> inline Sum<T> dot(const T* x, const T* g, i64 columns) {
   constexpr int kLanes = Pack<T>::kLanes;
   Pack<T> sum;
-  std::int64_t c = 0;
+  i64 c = 0;
   for (; c + kLanes <= columns; c += kLanes) {
     sum.add_product(Pack<T>::load(x + c), Pack<T>::load(g + c));
   }
@@ -359,22 +320,20 @@ inline Sum<T> dot(const T* x, const T* g, std::int64_t columns) {
 }
 
 // At most kBlock nonzeros.
-template <class T, class Index>
-void sddmm(const SddmmOperands<T, Index>& a, Span nonzeros) {
+template <class T, class Index> void sddmm(const SddmmOperands<T, Index>& a, Span nonzeros) {
   const T* x_rows[kBlock + kPointersAhead];
-  point_at_rows(a, nonzeros, a.x, x_rows);
-  const int lines = lines_of(a.columns * static_cast<std::int64_t>(sizeof(T)));
+  point_at_rows(a, nonzeros, a.x.data, x_rows);
+  const int lines = lines_of(a.columns * static_cast<i64>(sizeof(T)));
   const int ahead = rows_ahead(lines);
-  std::int64_t row =
-      first_where(0, a.rows - 1, [&](std::int64_t r) { return a.indptr[r + 1] > nonzeros.begin; });
-  for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+  i64 row = first_where(0, a.rows - 1, [&](i64 r) { return a.indptr[r + 1] > nonzeros.begin; });
+  for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
     while (a.indptr[row + 1] <= e) ++row;
     const T* const* x = x_rows + (e - nonzeros.begin);
     prefetch_lines(x[ahead], lines);
-    Sum<T> product = dot(*x, a.g + row * a.g_stride, a.columns);
+    Sum<T> product = dot(*x, a.g[row], a.columns);
     if (a.row_scale) product *= a.row_scale[row];
     if (a.col_scale) product *= a.col_scale[a.indices[e]];
-    a.products[e * a.product_stride] = product;
+    *a.products[e] = product;
   }
 }
 

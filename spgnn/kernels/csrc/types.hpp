@@ -1,8 +1,6 @@
-// Plain data that the drivers and the instruction-set-specific kernels share. No functions but
-// constant expressions and those that are always inlined (inlined.hpp says why).
+// Plain data of drivers and kernels. No functions but constant or always inlined ones.
 #pragma once
 
-#include <cstdint>
 #include <tuple>
 #include <type_traits>
 
@@ -12,140 +10,138 @@ namespace spgnn {
 
 // Storage only; arithmetic on it happens in float.
 struct Bfloat16 {
-  std::uint16_t bits;
+  u16 bits;
 };
 
 template <class T>  // the type in which sums of T are taken
 using Sum = std::conditional_t<std::is_same_v<T, Bfloat16>, float, T>;
 
-template <class T>
-[[gnu::always_inline]] inline Sum<T> widen(T x) {
+template <class T> [[gnu::always_inline]] inline Sum<T> widen(T x) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16);
+    return __builtin_bit_cast(float, u32{x.bits} << 16);
   } else {
     return x;
   }
 }
 
 // Rounds to nearest, ties to even; every NaN becomes the one that torch writes.
-template <class T>
-[[gnu::always_inline]] inline T narrow(Sum<T> x) {
+template <class T> [[gnu::always_inline]] inline T narrow(Sum<T> x) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
-    const auto bits = __builtin_bit_cast(std::uint32_t, x);
+    const auto bits = __builtin_bit_cast(u32, x);
     if (x != x) return {0x7fc0};
-    return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+    return {static_cast<u16>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
   } else {
     return x;
   }
 }
 
+// Rows of a matrix, `stride` elements apart; or none, at null.
+template <class T> struct RowsOf {
+  T* data;
+  i64 stride;
+  [[gnu::always_inline]] T* operator[](i64 row) const { return data + row * stride; }
+  [[gnu::always_inline]] explicit operator bool() const { return data; }
+};
+
+// Numbers of one of two widths; without either, number i is i.
+template <class Narrow, class Wide> struct NumbersOf {
+  Narrow* narrow;
+  Wide* wide;
+  [[gnu::always_inline]] i64 operator[](i64 i) const {
+    return narrow ? narrow[i] : wide ? wide[i] : i;
+  }
+  [[gnu::always_inline]] explicit operator bool() const { return narrow || wide; }
+  [[gnu::always_inline]] void set(i64 i, i64 number) const {
+    if (narrow) {
+      narrow[i] = static_cast<i32>(number);
+    } else {
+      wide[i] = number;
+    }
+  }
+};
+using Numbers = NumbersOf<const i32, const i64>;
+using Places = NumbersOf<i32, i64>;
+
+// Some rows, nonzeros or columns.
+struct Span {
+  i64 begin, end;
+};
+
 // Y = diag(row_scale) B diag(col_scale) X, or Y += the same. Null means all ones.
-template <class T, class Index>
-struct SpmmOperands {
-  const std::int64_t* indptr;
+template <class T, class Index> struct SpmmOperands {
+  const i64* indptr;
   const Index* indices;
-  std::int64_t rows;
-  const Sum<T>* values;
-  std::int64_t value_stride;  // from the value of a nonzero to that of the next
-  const Sum<T>* row_scale;
-  const Sum<T>* col_scale;
-  const T* x;
-  std::int64_t x_rows;
-  std::int64_t x_stride;
-  T* y;
-  std::int64_t y_stride;
-  std::int64_t columns;
+  i64 rows;
+  RowsOf<const Sum<T>> values;  // one of each nonzero
+  const Sum<T>*row_scale, *col_scale;
+  RowsOf<const T> x;
+  i64 x_rows;
+  RowsOf<T> y;
+  i64 columns;
   bool accumulate;
   bool near = false;  // whether X is read without fetching ahead (see spmm.hpp)
 };
 
 // products[e] = row_scale[i] · col_scale[j] · <g[i], x[j]> for nonzero e in row i and column j.
-template <class T, class Index>
-struct SddmmOperands {
-  const std::int64_t* indptr;
+template <class T, class Index> struct SddmmOperands {
+  const i64* indptr;
   const Index* indices;
-  std::int64_t rows;
-  const Sum<T>* row_scale;
-  const Sum<T>* col_scale;
-  const T* g;
-  std::int64_t g_stride;
-  const T* x;
-  std::int64_t x_stride;
-  std::int64_t columns;
-  Sum<T>* products;
-  std::int64_t product_stride;  // as value_stride
+  i64 rows;
+  const Sum<T>*row_scale, *col_scale;
+  RowsOf<const T> g, x;
+  i64 columns;
+  RowsOf<Sum<T>> products;  // one of each nonzero
 };
 
 // Matrices beside each other that share a pattern: those of x are x_stride elements apart, those of
 // the other dense matrix y_stride; their values, or products, are neighbours.
 struct Heads {
-  std::int64_t count, x_stride, y_stride;
-};
-
-// A list of numbers of one of two widths; without either, number i is i.
-struct Numbers {
-  const std::int32_t* narrow;
-  const std::int64_t* wide;
-  [[gnu::always_inline]] std::int64_t operator[](std::int64_t i) const {
-    return narrow ? narrow[i] : wide ? wide[i] : i;
-  }
-};
-
-// Some rows, nonzeros or columns.
-struct Span {
-  std::int64_t begin, end;
+  i64 count, x_stride, y_stride;
 };
 
 // Index: of the list of row numbers (gather, scatter) or vertex ids (dropout).
-template <class T, class Index>
-struct RowOperands {
-  const T* x;
-  std::int64_t x_stride;
-  T* y;
-  std::int64_t y_stride;
-  std::int64_t columns;
+template <class T, class Index> struct RowOperands {
+  RowsOf<const T> x;
+  RowsOf<T> y;
+  i64 columns;
   const Index* rows;
-  std::int64_t count;
+  i64 count;
   const Sum<T>* scale;  // one factor per listed row, or null
 };
 
 struct DropoutRule {
-  std::uint64_t seed;       // mix64(key)
-  std::uint64_t threshold;  // dropped where the 32-bit hash is below it
-  double factor;            // 1 / (1 - p)
+  u64 seed;       // mix64(key)
+  u64 threshold;  // dropped where the 32-bit hash is below it
+  double factor;  // 1 / (1 - p)
 };
 
 // Rows that are gathered, at byte data + i · stride: matrices [width][padded heads], filled up with
 // zeros to packed_columns(…), then numbers [padded heads].
 struct PackedRows {
   const char* data;
-  std::int64_t stride;
+  i64 stride;
 };
 
-constexpr std::int64_t packed_columns(std::int64_t padded, std::int64_t width) {
-  return (padded * width + 15) / 16 * 16;
-}
+constexpr i64 packed_columns(i64 padded, i64 width) { return (padded * width + 15) / 16 * 16; }
 
 // Which weights are dropped: a hash of the edge's ends.
 struct EdgeDropout {
-  const std::int64_t *own_ids, *other_ids;  // null: none is
-  bool by_column;                           // whether the rows of the operands are sources
-  std::uint64_t seed, threshold;            // as in DropoutRule
+  const i64 *own_ids, *other_ids;  // null: none is
+  bool by_column;                  // whether the rows of the operands are sources
+  u64 seed, threshold;             // as in DropoutRule
   double factor;
 };
 
 // One side of an attention: own rows, and for each of their nonzeros a row of the other side.
-template <class T>
-struct AttentionOperands {
-  const std::int64_t* indptr;
-  std::int64_t rows;
+template <class T> struct AttentionOperands {
+  const i64* indptr;
+  i64 rows;
   Numbers indices;
   Numbers order;  // of each nonzero, among the numbers of edges
-  std::int64_t heads, padded, width;
+  i64 heads, padded, width;
   Sum<T> slope;
   PackedRows others;
-  const T* own[2];  // plain rows [heads][width]
-  std::int64_t own_stride[2];
+  RowsOf<const T> own[2];        // plain [heads][width]
   const Sum<T>* own_numbers[2];  // plain [rows, heads]
   const Sum<T>* a;               // GATv2: [heads, width]
   const Sum<T>* edge_scores;     // [nonzeros, heads], or null
@@ -154,8 +150,7 @@ struct AttentionOperands {
 };
 
 // Running triples of rows, plain.
-template <class S>
-struct Triples {
+template <class S> struct Triples {
   S *m, *n, *o;
   S *p, *pi;  // or null
 };
@@ -163,8 +158,7 @@ struct Triples {
 enum class Ending { kStored, kMerged, kFinished };
 
 // Where triples go. Finished ones are normalised: sums to `out`, m + log n to `lse`, and p and pi.
-template <class T>
-struct AttentionTarget {
+template <class T> struct AttentionTarget {
   Triples<Sum<T>> triples;
   Ending ending;
   T* out;
@@ -172,8 +166,7 @@ struct AttentionTarget {
 };
 
 // Gradients in what own rows hold.
-template <class T>
-struct AttentionGradients {
+template <class T> struct AttentionGradients {
   T* rows;              // [rows, heads · width]
   Sum<T>* numbers;      // GAT: [rows, heads]
   Sum<T>* sums;         // if not null, both go here instead, as sums: [rows, heads · width + heads]
@@ -183,80 +176,71 @@ struct AttentionGradients {
 };
 
 // What is packed: matrices and numbers beside each other.
-template <class T>
-struct PackOperands {
-  std::int64_t heads, padded, width;
-  const T* matrices[2];
-  std::int64_t strides[2];
+template <class T> struct PackOperands {
+  i64 heads, padded, width;
+  RowsOf<const T> matrices[2];
   const Sum<T>* numbers[3];
   char* packed;
-  std::int64_t stride;
+  i64 stride;
 };
 
-inline constexpr std::int64_t kAttentionTask = 2048;  // most nonzeros of a row, or a piece of one
-inline constexpr std::int64_t kAttentionChunk = 128;  // nonzeros whose weights are made at a time
-inline constexpr std::int64_t kAttentionAhead = 16;   // rows to have on their way
+inline constexpr i64 kAttentionTask = 2048;  // most nonzeros of a row, or a piece of one
+inline constexpr i64 kAttentionChunk = 128;  // nonzeros whose weights are made at a time
+inline constexpr i64 kAttentionAhead = 16;   // rows to have on their way
 
 // Bytes that a kernel works in.
-constexpr std::int64_t attention_room(std::int64_t padded, std::int64_t width,
-                                      std::int64_t bytes_of_sum) {
-  const std::int64_t pointers = 8 * (2 * kAttentionTask + kAttentionAhead);
-  const std::int64_t scores = kAttentionTask * padded + 16;
-  const std::int64_t chunks = 6 * (kAttentionChunk * padded + 16);
-  const std::int64_t rows = 12 * (packed_columns(padded, width) + 16) + 16 * (padded + 16);
+constexpr i64 attention_room(i64 padded, i64 width, i64 bytes_of_sum) {
+  const i64 pointers = 8 * (2 * kAttentionTask + kAttentionAhead);
+  const i64 scores = kAttentionTask * padded + 16;
+  const i64 chunks = 6 * (kAttentionChunk * padded + 16);
+  const i64 rows = 12 * (packed_columns(padded, width) + 16) + 16 * (padded + 16);
   return 64 * 40 + pointers + bytes_of_sum * (scores + chunks + rows);
 }
 
 // One more nonzero of some rows, after those of the pattern.
 struct AttentionLoops {
-  const bool* there;            // [rows], or null: there are none
-  const std::int64_t* columns;  // [rows]
+  const bool* there;   // [rows], or null: there are none
+  const i64* columns;  // [rows]
 };
 
 // What rows send to the sources that they weigh, and the gradients of the rows' own ends.
-template <class T>
-struct AttentionSent {
+template <class T> struct AttentionSent {
   char* sums;  // of sources, rows as they are packed: matrix and, in GAT, numbers of scores
-  std::int64_t stride;
+  i64 stride;
   Sum<T>* numbers;  // GAT: [rows, heads], added to
   T* rows;          // GATv2: [rows, heads · width], added to
 };
 
 // Nonzeros of some rows, one after another: columns, weights and gradients of scores [nonzeros,
 // padded heads]. Those of row rows.begin + i are begins[i] to begins[i + 1].
-template <class S>
-struct WeighedRows {
+template <class S> struct WeighedRows {
   Span rows;
-  const std::int64_t* begins;
-  std::int64_t* columns;
+  const i64* begins;
+  i64* columns;
   S *weights, *changes;
 };
 
-// What is asked: to weigh rows; to summarise a long one, and to weigh a piece of it, which is all
-// that there is then; to add what was weighed to every source of an owner.
+// To weigh rows; to summarise a long one, and to weigh a piece of it; to add to an owner's sources.
 enum class Ask { kRows, kSummary, kPiece, kScatter };
-template <class S>
-struct WeighingTask {
+template <class S> struct WeighingTask {
   Ask ask;
   Span rows;   // of these
   Span piece;  // of the nonzeros of a row
   S* summary;  // of a row: [3, padded heads]
   S* a;        // GATv2: [width][padded heads], added to
-  std::uint32_t owner, owners;
+  u32 owner, owners;
 };
 
-inline constexpr std::int64_t kWeighed = 1024;  // nonzeros whose products are kept
+inline constexpr i64 kWeighed = 1024;  // nonzeros whose products are kept
 
-constexpr std::int64_t weighing_room(std::int64_t padded, std::int64_t width,
-                                     std::int64_t bytes_of_sum) {
-  const std::int64_t pointers = 8 * (2 * kAttentionTask + kAttentionAhead + kWeighed);
-  const std::int64_t numbers = 3 * (kWeighed * padded + 16) + kAttentionChunk * padded + 16;
-  const std::int64_t rows = 8 * (packed_columns(padded, width) + 16) + 8 * (padded + 16);
+constexpr i64 weighing_room(i64 padded, i64 width, i64 bytes_of_sum) {
+  const i64 pointers = 8 * (2 * kAttentionTask + kAttentionAhead + kWeighed);
+  const i64 numbers = 3 * (kWeighed * padded + 16) + kAttentionChunk * padded + 16;
+  const i64 rows = 8 * (packed_columns(padded, width) + 16) + 8 * (padded + 16);
   return 64 * 40 + pointers + bytes_of_sum * (numbers + rows);
 }
 
-template <class T>
-struct WeighingKernels {
+template <class T> struct WeighingKernels {
   // GAT's rows, which send to their columns, and GATv2's. `room` is memory to work in.
   void (*weigh[2])(const AttentionOperands<T>&, const AttentionLoops&, const AttentionSent<T>&,
                    const WeighedRows<Sum<T>>&, const WeighingTask<Sum<T>>&, char* room);
@@ -264,31 +248,26 @@ struct WeighingKernels {
 
 using WeighingTable = std::tuple<WeighingKernels<float>, WeighingKernels<double>>;
 
-template <class T>
-struct QuantiseOperands {
-  const T* x;
-  std::int64_t x_stride;
-  std::int64_t columns;
-  std::int64_t count;  // of packed rows
-  Numbers rows;        // of x
-  int bits;            // 16, 8, 4, 2 or 1
-  const std::int64_t* ids;
-  std::uint64_t seed;  // mix64(key)
+template <class T> struct QuantiseOperands {
+  RowsOf<const T> x;
+  i64 columns;
+  i64 count;     // of packed rows
+  Numbers rows;  // of x
+  int bits;      // 16, 8, 4, 2 or 1
+  const i64* ids;
+  u64 seed;  // mix64(key)
   bool stochastic;
-  T* residual;  // or null
-  std::int64_t residual_stride;
-  std::uint8_t* packed;
+  RowsOf<T> residual;  // or none
+  u8* packed;
 };
 
-template <class T>
-struct DequantiseOperands {
-  const std::uint8_t* packed;
-  std::int64_t columns;
-  std::int64_t count;
+template <class T> struct DequantiseOperands {
+  const u8* packed;
+  i64 columns;
+  i64 count;
   Numbers rows;  // of y
   int bits;
-  T* y;
-  std::int64_t y_stride;
+  RowsOf<T> y;
 };
 
 // Sum of (arrived − x)², sum of x².
@@ -300,66 +279,37 @@ struct Lost {
 enum class Act : int { kNone, kRelu, kLeakyRelu, kElu };
 
 // y = dropout(act(x + bias)), each step rounded to T; y may be x.
-template <class T>
-struct UpdateOperands {
-  const T* x;
-  std::int64_t x_stride;
-  T* y;
-  std::int64_t y_stride;
-  std::int64_t columns;
-  std::int64_t count;  // of rows
+template <class T> struct UpdateOperands {
+  RowsOf<const T> x;
+  RowsOf<T> y;
+  i64 columns;
+  i64 count;           // of rows
   const Sum<T>* bias;  // or null
   Act act;
   double alpha;
-  const std::int64_t* vertex_ids;  // or null: nothing is dropped
+  const i64* vertex_ids;  // or null: nothing is dropped
   DropoutRule rule;
 };
 
 // dx = g · factor · act′ where it was kept, else 0; and the sums of its columns.
-template <class T>
-struct UpdateGradients {
-  const T* g;
-  std::int64_t g_stride;
-  const T* y;  // the result; or null, without an activation
-  std::int64_t y_stride;
-  T* dx;
-  std::int64_t dx_stride;
-  std::int64_t columns;
-  std::int64_t count;
+template <class T> struct UpdateGradients {
+  RowsOf<const T> g;
+  RowsOf<const T> y;  // the result; or none, without an activation
+  RowsOf<T> dx;
+  i64 columns;
+  i64 count;
   Act act;
   double alpha;
-  const std::int64_t* vertex_ids;  // or null: nothing is dropped, or a ReLU's y says what was
-  DropoutRule rule;                // of which the factor counts with y as well
-};
-
-// out[i, c] = max or min of x[j, c] over the nonzeros (i, j), arg[i, c] = first_column + the first
-// j that has it. What is no number comes before all that are; rows without nonzeros have 0 and −1.
-template <class T, class Index>
-struct ExtremeOperands {
-  const std::int64_t* indptr;
-  const Index* indices;
-  std::int64_t rows;
-  const T* x;
-  std::int64_t x_stride;
-  std::int64_t columns;
-  bool largest;
-  bool begun;  // whether out and arg are those of blocks before this one
-  std::int64_t first_column;
-  T* out;
-  std::int64_t out_stride;
-  std::int32_t* narrow_arg;  // [rows, columns], or null:
-  std::int64_t* wide_arg;
+  const i64* vertex_ids;  // or null: nothing is dropped, or a ReLU's y says what was
+  DropoutRule rule;       // of which the factor counts with y as well
 };
 
 // dx[arg[i, c], c] += g[i, c] in the order of i, where arg is not negative.
-template <class T>
-struct ExtremeAdjoint {
-  const T* g;
-  std::int64_t g_stride;
-  const std::int32_t* narrow_arg;
-  const std::int64_t* wide_arg;
-  std::int64_t rows;
-  std::int64_t columns;
+template <class T> struct ExtremeAdjoint {
+  RowsOf<const T> g;
+  Numbers arg;
+  i64 rows;
+  i64 columns;
   T* dx;  // [columns of A, columns]
 };
 
@@ -367,63 +317,51 @@ struct ExtremeAdjoint {
 // max(x + v, 0); and its adjoint in x, where the row's own w and v say whether x counts: w + v > 0.
 enum class EdgeOp : int { kMul, kAdd, kSub, kDiv, kCopy, kAddRelu, kGate };
 
-// Nonzeros and rows of v, one each: nonzero e has row order[e]. One number of v serves so many
-// neighbouring columns: 1, or all of a head.
-template <class T>
-struct EdgeOperands {
-  const std::int64_t* indptr;
+// Nonzero e has row order[e] of v; one number of v serves `width` columns: 1, or a head's.
+template <class T> struct EdgeOperands {
+  const i64* indptr;
   Numbers indices, order;
-  std::int64_t rows;
-  const T* x;  // null: kCopy
-  std::int64_t x_stride;
-  const T* w;  // of own rows; null but for kGate
-  std::int64_t w_stride;
-  const T* v;
-  std::int64_t v_stride;
-  std::int64_t columns;
-  std::int64_t width;
-  T* out;
-  std::int64_t out_stride;
+  i64 rows;
+  RowsOf<const T> x;  // none: kCopy
+  RowsOf<const T> w;  // of own rows; none but for kGate
+  RowsOf<const T> v;
+  i64 columns;
+  i64 width;
+  RowsOf<T> out;
 };
 
 // out[e] = g[i] · x[j] (kMul), g[i] where x[j] + v[e] > 0 (kGate), or g[i] + x[j] + v[e] of those
 // that are not null (kAdd), for nonzero e in row i and column j.
-template <class T>
-struct EdgeProducts {
-  const std::int64_t* indptr;
+template <class T> struct EdgeProducts {
+  const i64* indptr;
   Numbers indices;
-  std::int64_t rows;
-  const T* g;
-  std::int64_t g_stride;
-  const T* x;
-  std::int64_t x_stride;
-  const T* v;
-  std::int64_t v_stride;
-  std::int64_t columns;
+  i64 rows;
+  RowsOf<const T> g, x, v;
+  i64 columns;
   T* out;  // [nonzeros, columns]
 };
 
-// out[i, c] = max or min over the nonzeros e of row i, arg[i, c] = the first e that has it; a
-// number that is none comes before all that are. Empty rows have 0 and −1.
-template <class T>
-struct EdgeExtremes {
+// out[i, c] = max or min over row i, arg[i, c] = the first nonzero (or first_column + row of v)
+// that has it. NaNs come first; empty rows have 0 and −1, or what earlier blocks gave.
+template <class T> struct EdgeExtremes {
   EdgeOperands<T> of;
   bool largest;
-  std::int32_t* narrow_arg;  // [rows, columns], or null:
-  std::int64_t* wide_arg;
+  Places arg;  // [rows, columns]
+  bool begun = false;
+  i64 first_column = -1;  // negative: nonzeros are named
 };
 
 // A matrix whose rows lie `stride` numbers apart; without columns where there is none.
 struct GemmOperand {
   const float* rows;
-  std::int64_t stride;
-  std::int64_t columns;
+  i64 stride;
+  i64 columns;
 };
 
 // Neighbouring columns of a result, as many as a vector has lanes or fewer.
 struct GemmColumns {
   float* z;
-  std::int64_t stride;
+  i64 stride;
   int lanes;
 };
 
@@ -433,37 +371,29 @@ struct GemmProduct {
   GemmOperand x[2];
   const float* w;
   const GemmColumns* z;
-  std::int64_t vectors;
+  i64 vectors;
 };
-inline constexpr std::int64_t kGemmVectors = 2;
+inline constexpr i64 kGemmVectors = 2;
 
 // The sums over rows i of g[i, j] x[i, k], with the columns of two g, or of two x, side by side.
 struct GemmGradient {
   GemmOperand g[2], x[2];
-  std::int64_t panel;        // rows that are summed up at a time
-  std::int64_t sums_height;  // a multiple of four
-  std::int64_t sums_stride;  // whole vectors of each x
+  i64 panel;        // rows that are summed up at a time
+  i64 sums_height;  // a multiple of four
+  i64 sums_stride;  // whole vectors of each x
 
-  std::int64_t columns() const { return g[0].columns + g[1].columns; }
+  i64 columns() const { return g[0].columns + g[1].columns; }
 };
 
-// Of the rows whose target is not negative: Σ log Σ_c exp(x[i, c]) − x[i, target[i]].
-template <class T>
-struct CrossEntropyOperands {
-  const T* x;
-  std::int64_t x_stride;
-  std::int64_t columns;
-  std::int64_t count;  // of rows
-  const std::int64_t* target;
-};
-
-// dx[i, c] = factor (softmax(x[i])[c] − [c = target[i]]), 0 where the target is negative.
-template <class T>
-struct CrossEntropyGradient {
-  CrossEntropyOperands<T> of;
+// Of the rows whose target is not negative: Σ log Σ_c exp(x[i, c]) − x[i, target[i]], and
+// dx[i, c] = factor (softmax(x[i])[c] − [c = target[i]]), 0 in other rows.
+template <class T> struct CrossEntropyOperands {
+  RowsOf<const T> x;
+  i64 columns;
+  i64 count;  // of rows
+  const i64* target;
   T factor;
-  T* dx;
-  std::int64_t dx_stride;
+  RowsOf<T> dx;  // or none
 };
 
 }  // namespace spgnn

@@ -1,20 +1,16 @@
 // Rows of X: in registers, in the order in which they are summed, from afar or from near.
 #pragma once
 
-#include <cstdint>
-
 #include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
 // Rows of X and of Y in registers, and the order in which rows of X are summed.
 
-// The packs of one row in a panel. The last one ends where the row ends and shares columns with the
-// one before it: a masked load instead would reach into the next cache line, which nobody fetched
-// (24 columns of reddit-sayit took 1.7 times as long). Only a row of less than a pack (kTail) needs
-// a mask. Loops are unrolled by hand: where the compiler does not, sums live in memory.
-template <int kPacks, bool kTail, class P>
-struct PackedRow {
+// The packs of one row in a panel. The last ends where the row ends and shares columns with the one
+// before: a masked load would reach into a line that nobody fetched (24 columns of reddit-sayit
+// took 1.7 times as long). Loops are unrolled by hand: else sums live in memory.
+template <int kPacks, bool kTail, class P> struct PackedRow {
   static_assert(!kTail || kPacks == 1);
   using T = typename P::Element;
   static constexpr int kLanes = P::kLanes;
@@ -33,8 +29,7 @@ struct PackedRow {
     for (int k = 0; k < kPacks; ++k) row.packs[k] = load(p, k, tail);
     return row;
   }
-  template <class Out>
-  void store(Out* p, int tail) const {
+  template <class Out> void store(Out* p, int tail) const {
 #pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) {
       if constexpr (kTail) {
@@ -73,8 +68,7 @@ template <bool kWeighted, class Row, class T>
   }
 }
 
-// The sum of kCount rows of X. A tree, so that few additions have to wait for others. Of a pair,
-// the second product is rounded before the first is added to it.
+// The sum of kCount rows of X, as a tree. Of a pair, the second product is rounded first.
 template <int kCount, bool kWeighted, class Row, class Rows, class S>
 [[gnu::always_inline]] inline Row sum_rows(Rows x_rows, [[maybe_unused]] const S* weights,
                                            int tail) {
@@ -104,10 +98,8 @@ template <int kGroup, bool kWeighted, class Row, class Rows, class S>
   }
 }
 
-// The same for the first `count` rows of a group, at least one and less than kCount: to the bit
-// (but for the sign of a zero, which no sum that began with +0 shows) what a group filled up with
-// rows of zeros gives. A branch for each binary digit: processors foresee these better than one of
-// as many ways as there are counts, and better than they add up zeros.
+// The same for the first `count` rows of a group: to the bit what a group filled up with zeros
+// gives. A branch for each binary digit, which processors foresee best.
 template <int kCount, bool kWeighted, class Row, class Rows, class S>
 [[gnu::always_inline]] inline Row sum_first_rows(int count, Rows x_rows,
                                                  [[maybe_unused]] const S* weights, int tail) {
@@ -129,8 +121,7 @@ template <int kCount, bool kWeighted, class Row, class Rows, class S>
 
 // Most nonzeros of a row that are summed before they reach its accumulators.
 inline constexpr int kMostGroup = 8;
-// Cache lines of X to have on their way at any time. Measured: 16 to 256 each gain, 512 nothing
-// more.
+// Cache lines of X on their way at any time. Measured: 16 to 256 each gain, 512 nothing more.
 inline constexpr int kLinesAhead = 256;
 inline constexpr int kPointersAhead = kLinesAhead + kMostGroup;
 
@@ -141,19 +132,18 @@ constexpr int rows_ahead(int lines) {
 
 // Rows of X that come from afar: pointers to them are put together first, and each is asked for
 // long before its turn, as are indices and values. Nonzeros count from the first of a panel.
-template <class T>
-struct FarRows {
+template <class T> struct FarRows {
   using Element = T;
   const T* const* x_rows;  // of each nonzero, and of the next kPointersAhead
-  std::int64_t unaligned;  // bytes of such a row if it may begin within a cache line, else 0
+  i64 unaligned;           // bytes of such a row if it may begin within a cache line, else 0
   Stream coming_indices;   // what to fetch when a nonzero's turn comes
   Stream coming_values;
 
-  const T* const* from(std::int64_t e) const { return x_rows + e; }
+  const T* const* from(i64 e) const { return x_rows + e; }
 
   // Fetches what a later group of nonzeros needs as this one takes its turn.
   template <int kGroup, int kLines, bool kWeighted>
-  [[gnu::always_inline]] void prefetch(std::int64_t e) const {
+  [[gnu::always_inline]] void prefetch(i64 e) const {
     for (int i = 0; i < kGroup; ++i) {
       const T* x = x_rows[e + i + rows_ahead(kLines)];
       prefetch_lines(x, kLines);
@@ -164,30 +154,25 @@ struct FarRows {
     if constexpr (kWeighted) coming_values.prefetch(e);
   }
 
-  template <int kLines>
-  [[gnu::always_inline]] static void prefetch_target(const void* y) {
+  template <int kLines> [[gnu::always_inline]] static void prefetch_target(const void* y) {
     prefetch_lines(y, kLines);
     if (kLines >= 4) prefetch_last_line(y, kLines * kCacheLine);
   }
 };
 
-// Rows of X that a cache holds. The processor looks far enough ahead by itself, and everything else
-// is only more to do.
-template <class T, class Index>
-struct NearRows {
+// Rows of X that a cache holds: the processor looks far enough ahead by itself.
+template <class T, class Index> struct NearRows {
   using Element = T;
   const T* x;
   const Index* indices;
-  std::int64_t stride;
+  i64 stride;
 
-  const T* operator[](std::int64_t e) const { return x + indices[e] * stride; }
-  NearRows operator+(std::int64_t e) const { return {x, indices + e, stride}; }
-  NearRows from(std::int64_t e) const { return *this + e; }
+  const T* operator[](i64 e) const { return x + indices[e] * stride; }
+  NearRows operator+(i64 e) const { return {x, indices + e, stride}; }
+  NearRows from(i64 e) const { return *this + e; }
 
-  template <int kGroup, int kLines, bool kWeighted>
-  static void prefetch(std::int64_t) {}
-  template <int kLines>
-  static void prefetch_target(const void*) {}
+  template <int kGroup, int kLines, bool kWeighted> static void prefetch(i64) {}
+  template <int kLines> static void prefetch_target(const void*) {}
 };
 
 }  // namespace spgnn::SPGNN_ISA

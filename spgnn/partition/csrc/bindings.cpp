@@ -2,7 +2,6 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
-#include "label_file.hpp"
 #include "stream.hpp"
 #include "vertex_cut.hpp"
 #include "volume.hpp"
@@ -11,22 +10,89 @@ namespace nb = nanobind;
 using namespace nb::literals;
 using namespace spgnn::python;
 
+namespace spgnn {
+
+// METIS's partition format: one label a line.
+
+// The beginning of a field for one line of a message: what is no printable ASCII as \xHH.
+inline std::string quoted(std::string_view field) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string shown = "'";
+  for (const char c : field.substr(0, 40)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      shown += c;
+    } else {
+      shown += {'\\', 'x', kDigits[byte / 16], kDigits[byte % 16]};
+    }
+  }
+  return shown + "'";
+}
+
+// Fills `labels`; throws std::invalid_argument "line N: what is wrong" (line 1 is the first).
+inline void parse_labels(std::string_view text, i64 lowest, i64 parts, std::span<i32> labels) {
+  auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  auto wrong = [](std::size_t line, const std::string& what) {
+    throw std::invalid_argument("line " + std::to_string(line) + ": " + what);
+  };
+  while (!text.empty() && (is_space(text.back()) || text.back() == '\n')) text.remove_suffix(1);
+  std::size_t count = 0;
+  while (!text.empty()) {
+    std::size_t length = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, length);
+    text.remove_prefix(std::min(length + 1, text.size()));
+    while (!line.empty() && is_space(line.back())) line.remove_suffix(1);
+    while (!line.empty() && is_space(line.front())) line.remove_prefix(1);
+    if (count == labels.size()) {
+      wrong(count + 1,
+            "one label too many; the graph has " + std::to_string(labels.size()) + " vertices");
+    }
+    i64 label = 0;
+    auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), label);
+    if (error != std::errc() || end != line.data() + line.size()) {
+      wrong(count + 1, quoted(line) + " is not a label (an integer)");
+    }
+    if (label < lowest || label >= parts) {
+      wrong(count + 1, "label " + std::to_string(label) + " is outside [" + std::to_string(lowest) +
+                           ", " + std::to_string(parts) + ")");
+    }
+    labels[count++] = static_cast<i32>(label);
+  }
+  if (count < labels.size()) {
+    wrong(count + 1, "the file ends after " + std::to_string(count) + " labels; the graph has " +
+                         std::to_string(labels.size()) + " vertices");
+  }
+}
+
+inline std::string format_labels(std::span<const i32> labels) {
+  std::string text;
+  text.reserve(labels.size() * 4);
+  char digits[12];
+  for (i32 label : labels) {
+    char* end = std::to_chars(digits, digits + sizeof digits, label).ptr;
+    *end++ = '\n';
+    text.append(digits, end);
+  }
+  return text;
+}
+
+}  // namespace spgnn
+
 namespace {
 
-using Pattern = Array<std::int64_t>;
-using Indices = Array<std::int32_t>;
+using Pattern = Array<i64>;
+using Indices = Array<i32>;
 
 spgnn::Adjacency adjacency_of(const Pattern& indptr, const Indices& indices) {
   return {span_of(indptr), span_of(indices)};
 }
 
 nb::tuple volume_tuple(spgnn::CoverVolume&& volume) {
-  return nb::make_tuple(to_numpy(std::move(volume.send)), to_numpy(std::move(volume.receive)),
-                        to_numpy(std::move(volume.blocks)));
+  return to_tuple(std::move(volume.send), std::move(volume.receive), std::move(volume.blocks));
 }
 
-nb::tuple count_volumes(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
-                        int threads, std::int64_t table_bytes, nb::object progress) {
+nb::tuple count_volumes(Pattern indptr, Indices indices, Indices labels, i64 parts, int threads,
+                        i64 table_bytes, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   auto count = unlocked([&] {
     return spgnn::VolumeCounter(adjacency_of(indptr, indices), span_of(labels), parts, threads,
@@ -36,8 +102,8 @@ nb::tuple count_volumes(Pattern indptr, Indices indices, Indices labels, std::in
                         count.edge_cut);
 }
 
-nb::tuple count_minimum_covers(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
-                               std::int64_t parts_per_node, int threads, nb::object progress) {
+nb::tuple count_minimum_covers(Pattern indptr, Indices indices, Indices labels, i64 parts,
+                               i64 parts_per_node, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   auto count = unlocked([&] {
     return spgnn::count_minimum_covers(adjacency_of(indptr, indices), span_of(labels), parts,
@@ -49,14 +115,14 @@ nb::tuple count_minimum_covers(Pattern indptr, Indices indices, Indices labels, 
 template <spgnn::Graph (*Derive)(const spgnn::Adjacency&)>
 nb::tuple derived(Pattern indptr, Indices indices) {
   auto graph = unlocked([&] { return Derive(adjacency_of(indptr, indices)); });
-  return nb::make_tuple(to_numpy(std::move(graph.indptr)), to_numpy(std::move(graph.indices)));
+  return to_tuple(std::move(graph.indptr), std::move(graph.indices));
 }
 
 nb::object stream_partition(Pattern indptr, Indices indices, Pattern column_indptr,
-                            Indices column_indices, Array<std::int64_t> weights,
-                            std::vector<std::int64_t> max_weight, std::optional<Indices> fixed,
-                            bool receive, std::uint64_t seed, int cluster_passes, int refine_passes,
-                            std::optional<Indices> initial, int threads, nb::object progress) {
+                            Indices column_indices, Array<i64> weights, std::vector<i64> max_weight,
+                            std::optional<Indices> fixed, bool receive, u64 seed,
+                            int cluster_passes, int refine_passes, std::optional<Indices> initial,
+                            int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   spgnn::StreamOptions options{
       std::ssize(max_weight), std::move(max_weight), span_of(fixed), seed,
@@ -66,30 +132,30 @@ nb::object stream_partition(Pattern indptr, Indices indices, Pattern column_indp
                                          adjacency_of(column_indptr, column_indices),
                                          span_of(weights), options, tick);
     if (!initial) return partitioner.partition();
-    spgnn::BigArray<std::int32_t> labels(initial->size());
+    spgnn::BigArray<i32> labels(initial->size());
     std::copy_n(initial->data(), initial->size(), labels.begin());
     partitioner.refine(labels);
     return labels;
   }));
 }
 
-void libra_add(spgnn::Libra& libra, std::int64_t first, Pattern indptr, Indices columns,
-               Output<std::int32_t> labels) {
+void libra_add(spgnn::Libra& libra, i64 first, Pattern indptr, Indices columns,
+               Output<i32> labels) {
   unlocked([&] { libra.add(first, span_of(indptr), span_of(columns), span_of(labels)); });
 }
 
 nb::object lower_degree_labels(Pattern indptr, Indices indices, Indices owners, int threads) {
   return to_numpy(unlocked([&] {
-    std::vector<std::int32_t> labels(indices.size());
+    std::vector<i32> labels(indices.size());
     spgnn::lower_degree_labels(adjacency_of(indptr, indices), span_of(owners), threads, labels);
     return labels;
   }));
 }
 
 nb::tuple count_cut(Pattern indptr, Indices indices, Indices labels, std::optional<Indices> given,
-                    std::int64_t parts, std::int64_t most_vertices, int threads) {
+                    i64 parts, i64 most_vertices, int threads) {
   const spgnn::Adjacency adjacency = adjacency_of(indptr, indices);
-  std::vector<std::int32_t> owners;
+  std::vector<i32> owners;
   auto count = unlocked([&] {
     const spgnn::Touching touching(adjacency, span_of(labels), parts, threads);
     const auto known = span_of(given);
@@ -99,27 +165,23 @@ nb::tuple count_cut(Pattern indptr, Indices indices, Indices labels, std::option
     }
     return spgnn::count_cut(adjacency, span_of(labels), owners, touching, parts, threads);
   });
-  return nb::make_tuple(to_numpy(std::move(owners)), to_numpy(std::move(count.nonzeros)),
-                        to_numpy(std::move(count.touched)), to_numpy(std::move(count.expand_send)),
-                        to_numpy(std::move(count.expand_receive)),
-                        to_numpy(std::move(count.fold_send)),
-                        to_numpy(std::move(count.fold_receive)));
+  return to_tuple(std::move(owners), std::move(count.nonzeros), std::move(count.touched),
+                  std::move(count.expand_send), std::move(count.expand_receive),
+                  std::move(count.fold_send), std::move(count.fold_receive));
 }
 
-nb::tuple count_levels(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
-                       std::int64_t parts_per_node, int threads) {
+nb::tuple count_levels(Pattern indptr, Indices indices, Indices labels, i64 parts,
+                       i64 parts_per_node, int threads) {
   auto count = unlocked([&] {
     return spgnn::count_levels(adjacency_of(indptr, indices), span_of(labels), parts,
                                parts_per_node, threads);
   });
-  return nb::make_tuple(
-      to_numpy(std::move(count.flat_send)), to_numpy(std::move(count.flat_receive)),
-      to_numpy(std::move(count.once_send)), to_numpy(std::move(count.once_receive)),
-      to_numpy(std::move(count.inside_send)), to_numpy(std::move(count.inside_receive)));
+  return to_tuple(std::move(count.flat_send), std::move(count.flat_receive),
+                  std::move(count.once_send), std::move(count.once_receive),
+                  std::move(count.inside_send), std::move(count.inside_receive));
 }
 
-void parse_labels(nb::bytes text, std::int64_t lowest, std::int64_t parts,
-                  Output<std::int32_t> labels) {
+void parse_labels(nb::bytes text, i64 lowest, i64 parts, Output<i32> labels) {
   spgnn::parse_labels({text.c_str(), text.size()}, lowest, parts, span_of(labels));
 }
 
@@ -146,8 +208,7 @@ void bind_partition(nb::module_& m) {
         "cluster_passes"_a, "refine_passes"_a, "initial"_a.none(), "threads"_a, "progress"_a.none(),
         "Labels, int32, in O(vertices) memory. The columns of a symmetric matrix are its rows.");
   nb::class_<spgnn::Libra>(m, "Libra")
-      .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), "vertices"_a,
-           "parts"_a, "limit"_a, "seed"_a)
+      .def(nb::init<i64, i64, i64, u64>(), "vertices"_a, "parts"_a, "limit"_a, "seed"_a)
       .def("add", &libra_add, "first"_a, "indptr"_a, "columns"_a, "labels"_a,
            "Fill the labels of the nonzeros of some rows.");
   m.def("lower_degree_labels", &lower_degree_labels, "indptr"_a, "indices"_a, "owners"_a,

@@ -2,15 +2,6 @@
 // one node keep the rows that leave it few, above all for the busiest part and the busiest node.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <numeric>
-#include <span>
-#include <tuple>
-#include <utility>
-#include <vector>
-
 #include "adjacency.hpp"
 #include "gvb/two_way.hpp"
 
@@ -18,7 +9,7 @@ namespace spgnn::gvb {
 
 // Rows sent and received.
 struct Rows {
-  std::int64_t sent = 0, received = 0;
+  i64 sent = 0, received = 0;
 
   Rows& operator+=(const Rows& other) {
     sent += other.sent;
@@ -27,7 +18,7 @@ struct Rows {
   }
   Rows mirrored() const { return {received, sent}; }
   Rows operator-() const { return {-sent, -received}; }
-  std::int64_t larger() const { return std::max(sent, received); }
+  i64 larger() const { return std::max(sent, received); }
 };
 
 // The graph whose vertices are parts: what each sends to and receives from each of its peers.
@@ -41,7 +32,7 @@ class PartGraph {
   const std::vector<Peer>& peers(Part p) const { return peers_[p]; }
 
   // Every pair of parts once, or once in each direction.
-  void add(Part from, Part to, std::int64_t rows) {
+  void add(Part from, Part to, i64 rows) {
     peers_[from].push_back({to, {rows, 0}});
     peers_[to].push_back({from, {0, rows}});
   }
@@ -71,7 +62,7 @@ class PartGraph {
 inline PartGraph part_graph(const Adjacency& adjacency, std::span<const Part> labels, Part parts) {
   const Members members(labels, parts);
   std::vector<Part> last(adjacency.vertices(), -1);  // that counted the row of each vertex
-  std::vector<std::int64_t> rows(parts, 0);
+  std::vector<i64> rows(parts, 0);
   std::vector<Part> senders;
   PartGraph graph(parts);
   for (Part p = 0; p < parts; ++p) {
@@ -96,7 +87,7 @@ inline PartGraph part_graph(const Hypergraph& h, std::span<const Part> labels, P
   const Members nets(root_part, parts);
   std::vector<Net> last(parts, -1);  // net that was counted for each part
   std::vector<Rows> rows(parts);
-  std::vector<std::uint8_t> listed(parts, 0);
+  std::vector<u8> listed(parts, 0);
   std::vector<Part> peers;
   PartGraph graph(parts);
   for (Part root = 0; root < parts; ++root) {
@@ -120,28 +111,21 @@ inline PartGraph part_graph(const Hypergraph& h, std::span<const Part> labels, P
   return graph;
 }
 
-// Recursive bisection gives an order; swaps of parts between nodes then lower what leaves them.
-// Only parts of one kind change places: the others are not alike, by their share of the work or
-// what is fixed there.
+// Recursive bisection gives an order; swaps between nodes lower what leaves them. Only parts of one
+// kind (share of the work, what is fixed there) change places.
 class Places {
  public:
   Places(const PartGraph& graph, Part node_size, std::span<const Part> kind)
-      : graph_(graph),
-        node_size_(node_size),
-        kind_(kind),
-        place_(graph.parts()),
-        part_at_(graph.parts()),
-        outside_(graph.parts()),
-        node_outside_(graph.parts() / node_size),
-        change_(graph.parts()),
-        is_changed_(graph.parts(), 0) {
+      : graph_(graph), node_size_(node_size), kind_(kind), place_(graph.parts()),
+        part_at_(graph.parts()), outside_(graph.parts()), node_outside_(graph.parts() / node_size),
+        change_(graph.parts()), is_changed_(graph.parts(), 0) {
     std::iota(part_at_.begin(), part_at_.end(), 0);
   }
 
   // The place of each part; place p is on node p / node_size.
   std::vector<Part> operator()() {
     if (std::ranges::all_of(kind_, [&](Part kind) { return kind == kind_[0]; })) {
-      CutGraph graph{{graph_.parts(), 1, std::vector<std::int64_t>(graph_.parts(), 1)}};
+      CutGraph graph{{graph_.parts(), 1, std::vector<i64>(graph_.parts(), 1)}};
       graph.edges.reserve(graph_.parts());
       EdgeCollector collector(graph);
       for (Part p = 0; p < graph_.parts(); ++p) {
@@ -163,20 +147,19 @@ class Places {
 
  private:
   static constexpr int kSweeps = 12;
-  static constexpr Part kTryAll = 128;            // parts, all pairs of which are tried
-  static constexpr std::size_t kNodes = 4;        // else as many nodes close by, and idle ones
-  static constexpr std::int64_t kWork = 1 << 26;  // peers looked at
+  static constexpr Part kTryAll = 128;      // parts, all pairs of which are tried
+  static constexpr std::size_t kNodes = 4;  // else as many nodes close by, and idle ones
+  static constexpr i64 kWork = 1 << 26;     // peers looked at
 
-  // Writes the parts of a graph, `parts`, in an order in which halves are neighbours, from place
-  // `first` on; halves consist of whole nodes as long as there are several.
+  // Orders parts so that halves, of whole nodes if several, are neighbours, from place `first` on.
   void order(const CutGraph& graph, const std::vector<Part>& parts, Part first) {
     const Part count = graph.num_vertices, unit = count > node_size_ ? node_size_ : 1;
     if (count == 1) {
       part_at_[first] = parts[0];
       return;
     }
-    const std::int64_t left = std::int64_t{count} / unit / 2 * unit;
-    Random random(static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint32_t>(count));
+    const i64 left = i64{count} / unit / 2 * unit;
+    Random random(static_cast<u64>(first) << 32 | static_cast<u32>(count));
     // Where both sides are full, nothing moves: one part more is allowed at first.
     const Bound loose{left + 1, count - left + 1};
     const Bound exact{left, count - left};
@@ -206,7 +189,7 @@ class Places {
     int squarings = 3;
 
     double operator()(const Rows& rows) const { return of(rows.sent) + of(rows.received); }
-    double of(std::int64_t volume) const {
+    double of(i64 volume) const {
       double power = static_cast<double>(volume) / level;
       for (int i = 0; i < squarings; ++i) power *= power;
       return linear * static_cast<double>(volume) + level * power;
@@ -215,7 +198,7 @@ class Places {
 
   static double level_of(const std::vector<Rows>& volumes) {
     constexpr double kReach = 1.25;
-    std::int64_t most = 1, sum = 0;
+    i64 most = 1, sum = 0;
     for (const Rows& rows : volumes) {
       most = std::max(most, rows.larger());
       sum += rows.sent;
@@ -245,9 +228,9 @@ class Places {
   }
 
   // Total, busiest part and busiest node, each by what it would be if all were as busy.
-  std::int64_t score() const {
+  i64 score() const {
     const auto larger = [](const Rows& a, const Rows& b) { return a.larger() < b.larger(); };
-    std::int64_t sum = 0;
+    i64 sum = 0;
     for (const Rows& rows : outside_) sum += rows.sent;
     for (const auto* volumes : {&outside_, &node_outside_}) {
       sum += std::ssize(*volumes) * std::ranges::max_element(*volumes, larger)->larger();
@@ -281,11 +264,11 @@ class Places {
     std::iota(nodes.begin(), nodes.end(), 0);
     if (graph_.parts() <= kTryAll || nodes.size() <= 2 * kNodes) return nodes;
     const auto keep = [&](auto first, auto less) {
-      const auto end = first + std::min<std::int64_t>(kNodes, nodes.end() - first);
+      const auto end = first + std::min<i64>(kNodes, nodes.end() - first);
       std::partial_sort(first, end, nodes.end(), less);
       return end;
     };
-    std::vector<std::int64_t> rows(nodes.size(), 0);
+    std::vector<i64> rows(nodes.size(), 0);
     for (const auto& [q, exchanged] : graph_.peers(p)) {
       rows[node(q)] += exchanged.sent + exchanged.received;
     }
@@ -363,11 +346,11 @@ class Places {
   Cost part_cost_, node_cost_;
   std::vector<Rows> change_;
   std::array<Rows, 2> node_change_;  // of the two nodes at hand
-  std::vector<std::uint8_t> is_changed_;
+  std::vector<u8> is_changed_;
   std::vector<Part> changed_;
-  std::int64_t work_ = 0;
+  i64 work_ = 0;
   std::vector<Part> best_;  // places
-  std::int64_t best_score_ = 0;
+  i64 best_score_ = 0;
 };
 
 }  // namespace spgnn::gvb

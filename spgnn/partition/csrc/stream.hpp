@@ -2,17 +2,6 @@
 // graph, and refinement by send volume.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "adjacency.hpp"
 #include "big_array.hpp"
 #include "gvb/cut_partition.hpp"
@@ -21,39 +10,38 @@
 namespace spgnn {
 
 struct StreamOptions {
-  std::int64_t parts;
+  i64 parts;
   gvb::Bound max_weight;
-  std::span<const std::int32_t> fixed;  // the part of each vertex, -1: any; or empty
-  std::uint64_t seed;
+  std::span<const i32> fixed;  // the part of each vertex, -1: any; or empty
+  u64 seed;
   int cluster_passes, refine_passes, threads;
   bool receive;  // whether parts that receive much cost more as well
 
-  bool is_fixed(std::int64_t v) const { return !fixed.empty() && fixed[v] >= 0; }
+  bool is_fixed(i64 v) const { return !fixed.empty() && fixed[v] >= 0; }
 };
 
-// Size-constrained label propagation (Raghavan et al. 2007; Meyerhenke, Sanders, Schulz 2014):
-// each vertex joins the label that most of its neighbours have, where there is room.
+// Size-constrained label propagation (Raghavan et al. 2007; Meyerhenke, Sanders, Schulz 2014).
 
 // Sums of weights by label, for one vertex at a time; open addressing, emptied by its own list.
 class Votes {
  public:
   struct Entry {
-    std::int32_t label;
+    i32 label;
     float weight;
   };
 
-  void start(std::int64_t most) {
+  void start(i64 most) {
     std::size_t capacity = std::bit_ceil(static_cast<std::size_t>(2 * most + 2));
     if (capacity > slots_.size()) slots_.assign(capacity, kEmpty);
-    mask_ = static_cast<std::uint32_t>(capacity - 1);
+    mask_ = static_cast<u32>(capacity - 1);
     entries_.clear();
     used_.clear();
   }
-  void add(std::int32_t label, float weight) {
-    std::uint32_t at = (static_cast<std::uint32_t>(label) * 0x9e3779b1u >> 7) & mask_;
+  void add(i32 label, float weight) {
+    u32 at = (static_cast<u32>(label) * 0x9e3779b1u >> 7) & mask_;
     while (slots_[at] != kEmpty && entries_[slots_[at]].label != label) at = (at + 1) & mask_;
     if (slots_[at] == kEmpty) {
-      slots_[at] = static_cast<std::int32_t>(entries_.size());
+      slots_[at] = static_cast<i32>(entries_.size());
       used_.push_back(at);
       entries_.push_back({label, 0});
     }
@@ -62,146 +50,132 @@ class Votes {
   std::size_t labels() const { return entries_.size(); }
   // In order of first appearance. Ends the vertex.
   const std::vector<Entry>& finish() {
-    for (std::uint32_t at : used_) slots_[at] = kEmpty;
+    for (u32 at : used_) slots_[at] = kEmpty;
     return entries_;
   }
 
  private:
-  static constexpr std::int32_t kEmpty = -1;
-  std::vector<std::int32_t> slots_;
+  static constexpr i32 kEmpty = -1;
+  std::vector<i32> slots_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> used_;
-  std::uint32_t mask_ = 0;
+  std::vector<u32> used_;
+  u32 mask_ = 0;
 };
 
-// The rows that each vertex needs (`rows`), and the vertices that need its row (`columns`): the
-// same lists of a symmetric matrix. What is needed weighs less the more vertices need it: where
-// many parts need a row anyway, one vertex more costs nothing.
-//
-// Moving v to part b spares a row of u, which lies in b, unless b needs u for another vertex too.
+// The rows that each vertex needs (`rows`), and those that need its row (`columns`). What is needed
+// weighs less the more need it: moving v to part b spares a row of u unless b needs it for another.
 // If d - 1 others lie anywhere in `spread` parts, that chance is about spread / (spread + d).
 class AdjacencyEdges {
  public:
-  AdjacencyEdges(const Adjacency& rows, const Adjacency& columns,
-                 std::span<const std::int64_t> weights, double spread)
-      : rows_(rows),
-        columns_(columns),
-        symmetric_(rows.indices.data() == columns.indices.data()),
-        weights_(weights),
-        degree_class_(rows.vertices()) {
+  AdjacencyEdges(const Adjacency& rows, const Adjacency& columns, std::span<const i64> weights,
+                 double spread)
+      : rows_(rows), columns_(columns), symmetric_(rows.indices.data() == columns.indices.data()),
+        weights_(weights), degree_class_(rows.vertices()) {
     for (int c = 0; c < 256; ++c) {
       weight_[c] = static_cast<float>(spread / (spread + std::exp2(c / 8.0) - 1));
     }
-    for (std::int64_t v = 0; v < vertices(); ++v) {
+    for (i64 v = 0; v < vertices(); ++v) {
       double degree = static_cast<double>(columns.indptr[v + 1] - columns.indptr[v]);
-      degree_class_[v] = static_cast<std::uint8_t>(8 * std::log2(degree + 1));
+      degree_class_[v] = static_cast<u8>(8 * std::log2(degree + 1));
     }
   }
 
-  std::int64_t vertices() const { return rows_.vertices(); }
+  i64 vertices() const { return rows_.vertices(); }
   bool symmetric() const { return symmetric_; }
   const Adjacency& rows() const { return rows_; }
   const Adjacency& columns() const { return columns_; }
-  std::int64_t weight_of(std::int64_t v) const { return weights_[v]; }
+  i64 weight_of(i64 v) const { return weights_[v]; }
   // No vertex has more neighbours.
-  std::int64_t most_neighbours(std::int64_t v) const {
-    const std::int64_t needs = rows_.indptr[v + 1] - rows_.indptr[v];
+  i64 most_neighbours(i64 v) const {
+    const i64 needs = rows_.indptr[v + 1] - rows_.indptr[v];
     return symmetric_ ? needs : needs + columns_.indptr[v + 1] - columns_.indptr[v];
   }
   // Of one need of the row of u.
-  float weight(std::int64_t u) const { return weight_[degree_class_[u]]; }
-  void prefetch(std::int64_t u) const { __builtin_prefetch(&degree_class_[u]); }
+  float weight(i64 u) const { return weight_[degree_class_[u]]; }
+  void prefetch(i64 u) const { __builtin_prefetch(&degree_class_[u]); }
 
  private:
   Adjacency rows_, columns_;
   bool symmetric_;
-  std::span<const std::int64_t> weights_;
-  BigArray<std::uint8_t> degree_class_;  // 8 log2(vertices that need it + 1)
+  std::span<const i64> weights_;
+  BigArray<u8> degree_class_;  // 8 log2(vertices that need it + 1)
   float weight_[256];
 };
 
-inline std::uint32_t scramble(std::uint64_t x) {
+inline u32 scramble(u64 x) {
   x *= 0x9e3779b97f4a7c15;
-  return static_cast<std::uint32_t>((x ^ (x >> 29)) * 0xbf58476d1ce4e5b9 >> 32);
+  return static_cast<u32>((x ^ (x >> 29)) * 0xbf58476d1ce4e5b9 >> 32);
 }
 
 // Calls visit(u) for the neighbours u of v; asks ahead for what `ahead` is read at.
 template <class Ahead, class Visit>
-void for_neighbours(const Adjacency& adjacency, std::int64_t v, const Ahead& ahead,
-                    const Visit& visit) {
-  constexpr std::int64_t kPrefetch = 24;
-  constexpr std::int64_t kMost = 4096;  // a hub asks this many of its neighbours
-  std::int64_t begin = adjacency.indptr[v], end = adjacency.indptr[v + 1];
-  std::int64_t stride = std::max<std::int64_t>((end - begin + kMost - 1) / kMost, 1);
-  for (std::int64_t e = begin; e < end; e += stride) {
+void for_neighbours(const Adjacency& adjacency, i64 v, const Ahead& ahead, const Visit& visit) {
+  constexpr i64 kPrefetch = 24;
+  constexpr i64 kMost = 4096;  // a hub asks this many of its neighbours
+  i64 begin = adjacency.indptr[v], end = adjacency.indptr[v + 1];
+  i64 stride = std::max<i64>((end - begin + kMost - 1) / kMost, 1);
+  for (i64 e = begin; e < end; e += stride) {
     if (e + kPrefetch < adjacency.edges()) {
-      auto next = static_cast<std::uint32_t>(adjacency.indices[e + kPrefetch]);
+      auto next = static_cast<u32>(adjacency.indices[e + kPrefetch]);
       if (next < adjacency.vertices()) ahead(next);
     }
-    std::int32_t u = adjacency.indices[e];
+    i32 u = adjacency.indices[e];
     require_vertex(u, adjacency.vertices(), v);
     if (u != v) visit(u);
   }
 }
 
-// Runs passes over all vertices in storage order; a pass ticks as (vertices visited so far,
-// vertices). Vertices of a batch decide in parallel on the state at its begin and move one after
-// another, so the result does not depend on the threads.
+// Passes over all vertices in storage order; ticks as (vertices visited, vertices). Those of a
+// batch decide in parallel and move one after another, so threads do not matter.
 class Passes {
  public:
-  Passes(std::int64_t vertices, int threads, Tick tick)
-      : n_(vertices),
-        threads_(threads),
-        tick_(std::move(tick)),
-        batch_rows_(std::clamp<std::int64_t>(vertices / 64, 256, 1 << 20)) {}
+  Passes(i64 vertices, int threads, Tick tick)
+      : n_(vertices), threads_(threads), tick_(std::move(tick)),
+        batch_rows_(std::clamp<i64>(vertices / 64, 256, 1 << 20)) {}
 
-  std::int64_t batch_rows() const { return batch_rows_; }
+  i64 batch_rows() const { return batch_rows_; }
 
   // decide(v, place in the batch, thread) in parallel, then move(v, place) one after another.
-  template <class Decide, class Move>
-  void operator()(const Decide& decide, const Move& move) {
-    for (std::int64_t first = 0; first < n_; first += batch_rows_) {
-      std::int64_t last = std::min(first + batch_rows_, n_);
-      constexpr std::int64_t kRows = 2048;
-      parallel_chunks((last - first + kRows - 1) / kRows, threads_,
-                      [&](std::int64_t chunk, int thread) {
-                        std::int64_t begin = first + chunk * kRows;
-                        for (std::int64_t v = begin; v < std::min(begin + kRows, last); ++v) {
-                          decide(v, v - first, thread);
-                        }
-                      });
-      for (std::int64_t v = first; v < last; ++v) move(v, v - first);
+  template <class Decide, class Move> void operator()(const Decide& decide, const Move& move) {
+    for (i64 first = 0; first < n_; first += batch_rows_) {
+      i64 last = std::min(first + batch_rows_, n_);
+      constexpr i64 kRows = 2048;
+      parallel_chunks((last - first + kRows - 1) / kRows, threads_, [&](i64 chunk, int thread) {
+        i64 begin = first + chunk * kRows;
+        for (i64 v = begin; v < std::min(begin + kRows, last); ++v) {
+          decide(v, v - first, thread);
+        }
+      });
+      for (i64 v = first; v < last; ++v) move(v, v - first);
       if (tick_) tick_(passes_ * n_ + last, n_);
     }
     ++passes_;
   }
 
  private:
-  std::int64_t n_;
+  i64 n_;
   int threads_;
   Tick tick_;
-  std::int64_t batch_rows_, passes_ = 0;
+  i64 batch_rows_, passes_ = 0;
 };
 
 // Clusters of at most max_weight each; labels are ids of vertices. All vertices of a cluster are
 // fixed to the same part, or none is.
-inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
-                    std::int64_t max_weight, const StreamOptions& options, const Tick& tick) {
-  std::int64_t n = graph.vertices();
-  BigArray<std::int64_t> weight(n);
-  for (std::int64_t v = 0; v < n; ++v) {
-    labels[v] = static_cast<std::int32_t>(v);
+inline void cluster(const AdjacencyEdges& graph, BigArray<i32>& labels, i64 max_weight,
+                    const StreamOptions& options, const Tick& tick) {
+  i64 n = graph.vertices();
+  BigArray<i64> weight(n);
+  for (i64 v = 0; v < n; ++v) {
+    labels[v] = static_cast<i32>(v);
     weight[v] = graph.weight_of(v);
   }
   Passes run(n, options.threads, tick);
   std::vector<Votes> votes_of(options.threads);
-  const auto order = [&](std::int64_t label, std::int64_t v) {
-    return scramble(label ^ options.seed ^ v);
-  };
-  std::vector<std::int32_t> wanted(run.batch_rows());
+  const auto order = [&](i64 label, i64 v) { return scramble(label ^ options.seed ^ v); };
+  std::vector<i32> wanted(run.batch_rows());
   for (int pass = 0; pass < options.cluster_passes; ++pass) {
-    std::int64_t moved = 0;
-    auto decide = [&](std::int64_t v, std::int64_t place, int thread) {
+    i64 moved = 0;
+    auto decide = [&](i64 v, i64 place, int thread) {
       Votes& votes = votes_of[thread];
       votes.start(graph.most_neighbours(v));
       const auto ahead = [&](auto u) { graph.prefetch(u), __builtin_prefetch(&labels[u]); };
@@ -211,9 +185,9 @@ inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
         for_neighbours(graph.columns(), v, ahead,
                        [&](auto u) { votes.add(labels[u], graph.weight(v)); });
       }
-      std::int32_t best = labels[v];
+      i32 best = labels[v];
       float best_votes = 0;
-      std::int64_t room = max_weight - graph.weight_of(v);
+      i64 room = max_weight - graph.weight_of(v);
       for (auto [label, votes_for] : votes.finish()) {
         if (votes_for < best_votes) continue;
         if (label != labels[v] && weight[label] > room) continue;
@@ -225,8 +199,8 @@ inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
       }
       wanted[place] = best;
     };
-    auto move = [&](std::int64_t v, std::int64_t place) {
-      const std::int32_t label = wanted[place];
+    auto move = [&](i64 v, i64 place) {
+      const i32 label = wanted[place];
       if (label == labels[v] || weight[label] + graph.weight_of(v) > max_weight) return;
       weight[labels[v]] -= graph.weight_of(v);
       weight[label] += graph.weight_of(v);
@@ -240,20 +214,14 @@ inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
 
 // Clusters become the vertices of a small weighted graph.
 
-// Of a graph too large for it, only a sample of rows is looked at:
-// at most about `most_pairs` pairs (cluster, neighbouring cluster) are kept, 16 bytes each.
+// Of too large a graph, a sample of rows: about `most_pairs` pairs of clusters are kept.
 class Contraction {
  public:
-  Contraction(const AdjacencyEdges& graph, const BigArray<std::int32_t>& clusters,
-              std::int64_t count, std::int64_t most_pairs, int threads, Tick tick)
-      : graph_(graph),
-        clusters_(clusters),
-        count_(count),
-        threads_(threads),
-        tick_(std::move(tick)),
-        votes_(threads),
-        pairs_(threads) {
-    stride_ = std::max<std::int64_t>(1, (expected_pairs() + most_pairs - 1) / most_pairs);
+  Contraction(const AdjacencyEdges& graph, const BigArray<i32>& clusters, i64 count, i64 most_pairs,
+              int threads, Tick tick)
+      : graph_(graph), clusters_(clusters), count_(count), threads_(threads),
+        tick_(std::move(tick)), votes_(threads), pairs_(threads) {
+    stride_ = std::max<i64>(1, (expected_pairs() + most_pairs - 1) / most_pairs);
   }
 
   gvb::CutGraph operator()() {
@@ -261,62 +229,60 @@ class Contraction {
     gvb::CutGraph small;
     small.num_vertices = static_cast<gvb::Vertex>(count_);
     small.vertex_weight.resize(count_);
-    for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
+    for (i64 v = 0; v < graph_.vertices(); ++v) {
       small.vertex_weight[clusters_[v]] += graph_.weight_of(v);
     }
     std::vector<std::vector<Pair>> all(kBuckets);
-    parallel_chunks(kBuckets, threads_,
-                    [&](std::int64_t bucket, int) { all[bucket] = merged(bucket); });
+    parallel_chunks(kBuckets, threads_, [&](i64 bucket, int) { all[bucket] = merged(bucket); });
     link(small, all);
     return small;
   }
 
  private:
   struct Pair {
-    std::uint32_t low, high;
-    std::uint64_t weight;  // in 1/1024, so that sums do not depend on their order
+    u32 low, high;
+    u64 weight;  // in 1/1024, so that sums do not depend on their order
   };
-  static constexpr std::int64_t kBuckets = 64;
+  static constexpr i64 kBuckets = 64;
   static constexpr float kUnit = 1024;
 
   // Neighbouring clusters other than its own, with their votes.
-  const std::vector<Votes::Entry>& vote(std::int64_t v, Votes& votes) const {
+  const std::vector<Votes::Entry>& vote(i64 v, Votes& votes) const {
     const auto row = graph_.rows().row(v);
     votes.start(std::ssize(row));
-    for (std::int32_t u : row) {
-      std::int32_t other = clusters_[u];
+    for (i32 u : row) {
+      i32 other = clusters_[u];
       if (other != clusters_[v]) votes.add(other, graph_.weight(u));
     }
     return votes.finish();
   }
 
-  std::int64_t expected_pairs() {
-    constexpr std::int64_t kSample = 1 << 14;
-    std::int64_t n = graph_.vertices(), seen = 0, pairs = 0;
-    for (std::int64_t v = 0; v < n; v += std::max<std::int64_t>(1, n / kSample), ++seen) {
-      pairs += static_cast<std::int64_t>(vote(v, votes_[0]).size());
+  i64 expected_pairs() {
+    constexpr i64 kSample = 1 << 14;
+    i64 n = graph_.vertices(), seen = 0, pairs = 0;
+    for (i64 v = 0; v < n; v += std::max<i64>(1, n / kSample), ++seen) {
+      pairs += static_cast<i64>(vote(v, votes_[0]).size());
     }
     return seen ? pairs * (n / seen) : 0;
   }
 
   void collect() {
-    constexpr std::int64_t kRows = 1 << 14;
-    std::int64_t n = graph_.vertices();
+    constexpr i64 kRows = 1 << 14;
+    i64 n = graph_.vertices();
     parallel_chunks((n + kRows - 1) / kRows, threads_,
-                    [&](std::int64_t chunk, int thread) {
-                      for (std::int64_t v = chunk * kRows; v < std::min((chunk + 1) * kRows, n);
-                           ++v) {
+                    [&](i64 chunk, int thread) {
+                      for (i64 v = chunk * kRows; v < std::min((chunk + 1) * kRows, n); ++v) {
                         if (scramble(v) % stride_ == 0) add_row(v, thread);
                       }
                     },
                     tick_);
   }
-  void add_row(std::int64_t v, int thread) {
-    auto own = static_cast<std::uint32_t>(clusters_[v]);
+  void add_row(i64 v, int thread) {
+    auto own = static_cast<u32>(clusters_[v]);
     for (auto [label, weight] : vote(v, votes_[thread])) {
-      auto other = static_cast<std::uint32_t>(label);
+      auto other = static_cast<u32>(label);
       Pair pair{std::min(own, other), std::max(own, other),
-                std::max<std::uint64_t>(1, static_cast<std::uint64_t>(weight * kUnit))};
+                std::max<u64>(1, static_cast<u64>(weight * kUnit))};
       std::vector<Pair>& bucket = pairs_[thread][pair.low % kBuckets];
       if (bucket.size() == bucket.capacity()) {
         merge(bucket);
@@ -327,7 +293,7 @@ class Contraction {
     }
   }
 
-  std::vector<Pair> merged(std::int64_t bucket) {
+  std::vector<Pair> merged(i64 bucket) {
     std::vector<Pair> all;
     for (auto& buckets : pairs_) {
       all.insert(all.end(), buckets[bucket].begin(), buckets[bucket].end());
@@ -340,7 +306,7 @@ class Contraction {
 
   // Equal pairs become one.
   static void merge(std::vector<Pair>& all) {
-    auto key = [](const Pair& p) { return std::uint64_t{p.low} << 32 | p.high; };
+    auto key = [](const Pair& p) { return u64{p.low} << 32 | p.high; };
     std::sort(all.begin(), all.end(),
               [&](const Pair& a, const Pair& b) { return key(a) < key(b); });
     std::size_t kept = 0;
@@ -368,11 +334,10 @@ class Contraction {
     });
     std::partial_sum(small.begin.begin(), small.begin.end(), small.begin.begin());
     small.edges.resize(small.begin.back());
-    std::vector<std::int64_t> next(small.begin.begin(), small.begin.end() - 1);
-    auto add = [&](std::uint32_t from, std::uint32_t to, std::uint64_t weight) {
-      small.edges[next[from]++] = {
-          static_cast<std::int32_t>(to),
-          static_cast<std::int32_t>(std::min<std::uint64_t>(weight, 1 << 30))};
+    std::vector<i64> next(small.begin.begin(), small.begin.end() - 1);
+    auto add = [&](u32 from, u32 to, u64 weight) {
+      small.edges[next[from]++] = {static_cast<i32>(to),
+                                   static_cast<i32>(std::min<u64>(weight, 1 << 30))};
     };
     for_each([&](const Pair& pair) {
       add(pair.low, pair.high, pair.weight);
@@ -381,11 +346,11 @@ class Contraction {
   }
 
   const AdjacencyEdges& graph_;
-  const BigArray<std::int32_t>& clusters_;
-  std::int64_t count_;
+  const BigArray<i32>& clusters_;
+  i64 count_;
   int threads_;
   Tick tick_;
-  std::int64_t stride_ = 1;
+  i64 stride_ = 1;
   std::vector<Votes> votes_;
   std::vector<std::array<std::vector<Pair>, kBuckets>> pairs_;
 };
@@ -393,10 +358,10 @@ class Contraction {
 // For each bit of the words it is given, how many had it set: counters whose digits are words.
 class BitCounters {
  public:
-  void add(std::uint64_t word) {
+  void add(u64 word) {
     for (std::size_t digit = 0; word != 0; ++digit) {
       if (digit == digits_) digit_[digits_++] = 0;
-      std::uint64_t carry = digit_[digit] & word;
+      u64 carry = digit_[digit] & word;
       digit_[digit] ^= word;
       word = carry;
     }
@@ -410,32 +375,24 @@ class BitCounters {
   }
 
  private:
-  std::array<std::uint64_t, 16> digit_;
+  std::array<u64, 16> digit_;
   std::size_t digits_ = 0;
 };
 
-// Greedy k-way refinement by volume, sent and received, under a limit on the weight of each part.
-//
-// Row v of H is needed by v and its neighbours. Of each such set a sketch says which parts it
-// touches, and which more than once; beyond 64 parts they share bits. Moving v to part b saves a
-// row of u if v was the only one in its part, and costs one if b had none.
+// Greedy k-way refinement by volume under a limit on weights. Row v of H is needed by v and its
+// neighbours; a sketch says which parts that touches, and which more than once (beyond 64, parts
+// share bits). Moving v to b saves a row of u if v was alone in its part, and costs one if b had
+// none.
 class Refinement {
  public:
-  Refinement(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
-             const StreamOptions& options, Tick tick)
-      : graph_(graph),
-        options_(options),
-        labels_(labels),
-        load_(options.parts),
-        send_(options.parts),
-        receive_(options.parts),
-        counted_(options.threads, std::vector<std::int64_t>(options.parts)),
-        rows_(graph.vertices()),
-        sketch_(graph.vertices()),
-        votes_(options.threads),
-        passes_(graph.vertices(), options.threads, std::move(tick)),
-        choice_(passes_.batch_rows()) {
-    for (std::int64_t v = 0; v < graph.vertices(); ++v) load_[labels[v]] += graph.weight_of(v);
+  Refinement(const AdjacencyEdges& graph, BigArray<i32>& labels, const StreamOptions& options,
+             Tick tick)
+      : graph_(graph), options_(options), labels_(labels), load_(options.parts),
+        send_(options.parts), receive_(options.parts),
+        counted_(options.threads, std::vector<i64>(options.parts)), rows_(graph.vertices()),
+        sketch_(graph.vertices()), votes_(options.threads),
+        passes_(graph.vertices(), options.threads, std::move(tick)), choice_(passes_.batch_rows()) {
+    for (i64 v = 0; v < graph.vertices(); ++v) load_[labels[v]] += graph.weight_of(v);
   }
 
   void operator()(int passes) {
@@ -458,32 +415,30 @@ class Refinement {
   }
 
  private:
-  // How strongly a part that sends, or receives, more than the average repels vertices. Received
-  // rows at full price would raise the total.
+  // How strongly parts above the average repel. Received rows at full price would raise the total.
   static constexpr float kSendPrice = 1, kReceivePrice = 0.5f;
-  // Rows that joining all neighbours is worth: most single moves save none, but gather what later
-  // ones save.
+  // Rows that joining all neighbours is worth: it gathers what later moves save.
   static constexpr float kVote = 0.25f;
 
   struct Sketch {
-    std::uint64_t any = 0, many = 0;
-    void add(std::int32_t label) {
-      std::uint64_t bit = std::uint64_t{1} << (label % 64);
+    u64 any = 0, many = 0;
+    void add(i32 label) {
+      u64 bit = u64{1} << (label % 64);
       many |= any & bit;
       any |= bit;
     }
   };
   struct Choice {
-    std::int32_t label;
-    std::int32_t rows;            // that v sends
+    i32 label;
+    i32 rows;                     // that v sends
     bool forced;                  // v leaves at a loss, as its part is too heavy
     bool own_needs, label_needs;  // whether others there need the row of v
     Sketch sketch;
   };
 
-  Choice decide(std::int64_t v, int thread, bool may_move) {
+  Choice decide(i64 v, int thread, bool may_move) {
     Votes& votes = votes_[thread];
-    std::int32_t own = labels_[v];
+    i32 own = labels_[v];
     votes.start(graph_.most_neighbours(v));
     Sketch sketch;
     sketch.add(own);
@@ -512,7 +467,7 @@ class Refinement {
     // Entries before this one are parts of vertices that need v's row.
     const std::size_t needing = graph_.symmetric() ? entries.size() : only_columns;
     float votes_for_own = 0;
-    std::int32_t others = static_cast<std::int32_t>(needing);
+    i32 others = static_cast<i32>(needing);
     bool own_needs = false;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       if (entries[i].label == own) {
@@ -533,8 +488,7 @@ class Refinement {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const auto [label, votes_for] = entries[i];
       if (label == own || load_[label] + graph_.weight_of(v) > limit(label)) continue;
-      // Rows that the old part no longer needs, less those that the new one does; and v's own row,
-      // which the new part may have needed, and the old one may need now.
+      // Rows that the old part no longer needs, those that the new one does; and v's own row.
       const int spared = alone - static_cast<int>(own_needs);
       const int added = asked - touching.count(label % 64) - static_cast<int>(i < needing);
       const float gain = static_cast<float>(spared - added) + kVote * (votes_for - votes_for_own) +
@@ -553,15 +507,15 @@ class Refinement {
   }
 
   // Vertices before `decided` have decided in this pass.
-  void move(std::int64_t v, const Choice& choice, std::int64_t decided) {
-    const std::int64_t weight = graph_.weight_of(v);
-    const std::int32_t own = labels_[v], label = choice.label;
-    const auto rows = static_cast<std::uint16_t>(std::min(choice.rows, std::int32_t{UINT16_MAX}));
+  void move(i64 v, const Choice& choice, i64 decided) {
+    const i64 weight = graph_.weight_of(v);
+    const i32 own = labels_[v], label = choice.label;
+    const auto rows = static_cast<u16>(std::min(choice.rows, i32{UINT16_MAX}));
     sketch_[v] = choice.sketch;
     send_[own] += rows - rows_[v];
     rows_[v] = rows;
     if (label == own || (choice.forced && load_[own] <= limit(own))) return;
-    const std::int64_t above = load_[label] + weight - limit(label);
+    const i64 above = load_[label] + weight - limit(label);
     if (above > 0 && above >= load_[own] - limit(own)) return;
     load_[own] -= weight;
     load_[label] += weight;
@@ -571,38 +525,38 @@ class Refinement {
     ++moved_;
     // Where v was one of many, some may be left: the next visit will tell.
     const auto update = [&](Sketch& sketch) {
-      sketch.any &= ~(std::uint64_t{1} << (own % 64)) | sketch.many;
+      sketch.any &= ~(u64{1} << (own % 64)) | sketch.many;
       sketch.add(label);
     };
     update(sketch_[v]);
-    std::vector<std::int64_t>& counted = counted_[0];
-    const auto receive = [&](std::int64_t own_rows, std::int64_t label_rows, bool was_counted) {
+    std::vector<i64>& counted = counted_[0];
+    const auto receive = [&](i64 own_rows, i64 label_rows, bool was_counted) {
       receive_[own] += own_rows;
       receive_[label] += label_rows;
       counted[own] += was_counted ? own_rows : 0;
       counted[label] += was_counted ? label_rows : 0;
     };
-    receive(choice.own_needs, -static_cast<std::int64_t>(choice.label_needs), true);
+    receive(choice.own_needs, -static_cast<i64>(choice.label_needs), true);
     for_neighbours(
         graph_.rows(), v, [&](auto u) { __builtin_prefetch(&sketch_[u]); },
         [&](auto u) {
           Sketch& sketch = sketch_[u];
-          const std::int64_t spared = ~sketch.many >> (own % 64) & 1;
-          const std::int64_t added = ~sketch.any >> (label % 64) & 1;
+          const i64 spared = ~sketch.many >> (own % 64) & 1;
+          const i64 added = ~sketch.any >> (label % 64) & 1;
           receive(-spared, added, u < decided);
           update(sketch);
         });
   }
 
-  std::int64_t limit(std::int32_t part) const { return options_.max_weight[part]; }
+  i64 limit(i32 part) const { return options_.max_weight[part]; }
 
   // Vertices of a batch all choose the part with most room, so that passes may leave heavy parts.
   void keep_limits() {
-    for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
-      const std::int32_t own = labels_[v];
-      const std::int64_t weight = graph_.weight_of(v);
+    for (i64 v = 0; v < graph_.vertices(); ++v) {
+      const i32 own = labels_[v];
+      const i64 weight = graph_.weight_of(v);
       if (load_[own] <= limit(own) || weight == 0 || options_.is_fixed(v)) continue;
-      const std::int32_t label = lightest();
+      const i32 label = lightest();
       if (load_[label] + weight > limit(label)) continue;
       load_[own] -= weight;
       load_[label] += weight;
@@ -611,21 +565,21 @@ class Refinement {
   }
 
   // The part with most room.
-  std::int32_t lightest() const {
-    std::int32_t best = 0;
-    for (std::int32_t p = 1; p < std::ssize(load_); ++p) {
+  i32 lightest() const {
+    i32 best = 0;
+    for (i32 p = 1; p < std::ssize(load_); ++p) {
       if (limit(p) - load_[p] > limit(best) - load_[best]) best = p;
     }
     return best;
   }
 
   // How far what a part sends, or receives, is above the average.
-  float excess(std::int64_t volume) const {
+  float excess(i64 volume) const {
     return std::clamp(static_cast<float>(volume) * level_ - 1, -0.5f, 4.0f);
   }
   // What one more row sent, or received, costs beyond itself.
-  float send_price(std::int32_t part) const { return kSendPrice * excess(send_[part]); }
-  float receive_price(std::int32_t part) const {
+  float send_price(i32 part) const { return kSendPrice * excess(send_[part]); }
+  float receive_price(i32 part) const {
     return options_.receive ? kReceivePrice * excess(receive_[part]) : 0;
   }
 
@@ -633,61 +587,57 @@ class Refinement {
 
   const AdjacencyEdges& graph_;
   const StreamOptions& options_;
-  BigArray<std::int32_t>& labels_;
-  std::vector<std::int64_t> load_, send_, receive_;
-  std::vector<std::vector<std::int64_t>> counted_;  // rows received, by each thread in this pass
-  float level_ = 0;                                 // 1 / the average of send_
-  BigArray<std::uint16_t> rows_;                    // that v sends, as of its last visit or move
+  BigArray<i32>& labels_;
+  std::vector<i64> load_, send_, receive_;
+  std::vector<std::vector<i64>> counted_;  // rows received, by each thread in this pass
+  float level_ = 0;                        // 1 / the average of send_
+  BigArray<u16> rows_;                     // that v sends, as of its last visit or move
   BigArray<Sketch> sketch_;
   std::vector<Votes> votes_;
   Passes passes_;
   std::vector<Choice> choice_;
-  std::int64_t moved_ = 0;
+  i64 moved_ = 0;
 };
 
 class StreamPartitioner {
  public:
   // Columns are those of `rows` transposed. A vertex among its own neighbours is passed over.
-  StreamPartitioner(const Adjacency& rows, const Adjacency& columns,
-                    std::span<const std::int64_t> weights, const StreamOptions& options, Tick tick)
-      : options_(options),
-        tick_(std::move(tick)),
+  StreamPartitioner(const Adjacency& rows, const Adjacency& columns, std::span<const i64> weights,
+                    const StreamOptions& options, Tick tick)
+      : options_(options), tick_(std::move(tick)),
         graph_(rows, columns, weights, static_cast<double>(options.parts)) {
     // A cluster of a sixteenth of a part can still be placed with the balance in mind.
-    std::int64_t total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
-    max_cluster_ = std::max<std::int64_t>(1, total / (16 * options.parts));
+    i64 total = std::accumulate(weights.begin(), weights.end(), i64{0});
+    max_cluster_ = std::max<i64>(1, total / (16 * options.parts));
   }
 
-  BigArray<std::int32_t> partition() {
+  BigArray<i32> partition() {
     const int before = options_.cluster_passes + 2, all = before + 1 + options_.refine_passes;
-    const std::int64_t n = graph_.vertices();
-    BigArray<std::int32_t> labels(n);
+    const i64 n = graph_.vertices();
+    BigArray<i32> labels(n);
     cluster(graph_, labels, max_cluster_, options_, part_of_work(0, all));
     const std::vector<gvb::Part> coarse = partition_clusters(labels, before - 2, all);
-    for (std::int32_t& label : labels) label = coarse[label];
+    for (i32& label : labels) label = coarse[label];
     Refinement(graph_, labels, options_, part_of_work(before, all))(options_.refine_passes);
     return labels;
   }
 
-  void refine(BigArray<std::int32_t>& labels) {
+  void refine(BigArray<i32>& labels) {
     Refinement(graph_, labels, options_,
                part_of_work(0, options_.refine_passes + 1))(options_.refine_passes);
   }
 
  private:
   // Numbers the clusters; returns the part of each.
-  std::vector<gvb::Part> partition_clusters(BigArray<std::int32_t>& clusters, int before,
-                                            int all) const {
-    const std::int64_t count = number_in_order(clusters);
-    const std::int64_t most_pairs = std::max<std::int64_t>(graph_.vertices(), 1 << 22);
+  std::vector<gvb::Part> partition_clusters(BigArray<i32>& clusters, int before, int all) const {
+    const i64 count = number_in_order(clusters);
+    const i64 most_pairs = std::max<i64>(graph_.vertices(), 1 << 22);
     gvb::CutGraph graph = Contraction(graph_, clusters, count, most_pairs, options_.threads,
                                       part_of_work(before, all))();
     const Tick tick = part_of_work(before + 1, all);
     if (!options_.fixed.empty()) {
       graph.fixed.resize(count);
-      for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
-        graph.fixed[clusters[v]] = options_.fixed[v];
-      }
+      for (i64 v = 0; v < graph_.vertices(); ++v) { graph.fixed[clusters[v]] = options_.fixed[v]; }
     }
     gvb::CutOptions cut;
     cut.slack = 0;  // single vertices would repair the balance at the price of whole clusters
@@ -701,7 +651,7 @@ class StreamPartitioner {
 
   // Shows a stage's (done, all) as a part of `passes` passes, after `before` of them.
   Tick part_of_work(int before, int passes) const {
-    return [this, before, passes](std::int64_t done, std::int64_t all) {
+    return [this, before, passes](i64 done, i64 all) {
       if (tick_) tick_(before * all + done, passes * all);
     };
   }
@@ -709,7 +659,7 @@ class StreamPartitioner {
   StreamOptions options_;
   Tick tick_;
   AdjacencyEdges graph_;
-  std::int64_t max_cluster_;
+  i64 max_cluster_;
 };
 
 }  // namespace spgnn

@@ -33,10 +33,7 @@ inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigne
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 inline unsigned __float2uint_rn(float x) { return static_cast<unsigned>(__builtin_rintf(x)); }
 inline unsigned __double2uint_rn(double x) { return static_cast<unsigned>(__builtin_rint(x)); }
-template <class T>
-T __ldg(const T* p) {
-  return *p;
-}
+template <class T> T __ldg(const T* p) { return *p; }
 
 namespace emulation {
 
@@ -53,11 +50,9 @@ std::uint64_t exchange(unsigned mates, std::uint64_t shown, unsigned offset);
 // Calls thread(arguments) once per thread of every block.
 Outcome run(const Launch& launch, void (*thread)(const void*), const void* arguments);
 
-template <auto kKernel>
-struct Kernel;
+template <auto kKernel> struct Kernel;
 
-template <class... Parameters, void (*kKernel)(Parameters...)>
-struct Kernel<kKernel> {
+template <class... Parameters, void (*kKernel)(Parameters...)> struct Kernel<kKernel> {
   // p: pointer, i: long long, d: double.
   static constexpr char kSignature[] = {(std::is_pointer_v<Parameters>           ? 'p'
                                          : std::is_same_v<Parameters, long long> ? 'i'
@@ -80,8 +75,7 @@ struct Kernel<kKernel> {
 
 }  // namespace emulation
 
-template <class T>
-T __shfl_xor_sync(unsigned mates, T value, int offset) {
+template <class T> T __shfl_xor_sync(unsigned mates, T value, int offset) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
   std::uint64_t word = 0;
   std::memcpy(&word, &value, sizeof(T));

@@ -12,16 +12,14 @@ using namespace spgnn::python;
 
 namespace {
 
-using Ints = Array<std::int64_t>;
-using Keys = nb::ndarray<const std::uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
+using Ints = Array<i64>;
+using Keys = nb::ndarray<const u64, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 
-template <class T>
-const T* data_of(const std::optional<Array<T>>& array) {
+template <class T> const T* data_of(const std::optional<Array<T>>& array) {
   return array ? array->data() : nullptr;
 }
 
-template <class T>
-nb::object to_numpy_if(bool there, spgnn::Buffer<T>&& values) {
+template <class T> nb::object to_numpy_if(bool there, spgnn::Buffer<T>&& values) {
   return there ? to_numpy(std::move(values)) : nb::none();
 }
 
@@ -50,8 +48,7 @@ nb::list sample_all(std::size_t batches, int threads, bool edge_ids, const Sampl
     if (batches == 1) {
       sampled[0] = sample(0, threads);
     } else {
-      spgnn::parallel_chunks(batches, threads,
-                             [&](std::int64_t b, int) { sampled[b] = sample(b, 1); });
+      spgnn::parallel_chunks(batches, threads, [&](i64 b, int) { sampled[b] = sample(b, 1); });
     }
   }
   nb::list samples;
@@ -60,20 +57,14 @@ nb::list sample_all(std::size_t batches, int threads, bool edge_ids, const Sampl
 }
 
 // Rows to sample from; keeps the arrays that it reads, and makes tables of the weights.
-template <class Index>
-class Graph {
+template <class Index> class Graph {
  public:
-  Graph(Ints indptr, Array<Index> indices, std::int64_t cols, std::optional<Ints> ids,
+  Graph(Ints indptr, Array<Index> indices, i64 cols, std::optional<Ints> ids,
         std::optional<Ints> column_ids, std::optional<Ints> order, std::optional<Ints> times,
         std::optional<Array<double>> weights, bool first_entries, int threads)
-      : indptr_(indptr),
-        indices_(indices),
-        ids_(ids),
-        column_ids_(column_ids),
-        order_(order),
-        times_(times),
-        tables_(cols) {
-    const std::int64_t rows = static_cast<std::int64_t>(indptr.size()) - 1;
+      : indptr_(indptr), indices_(indices), ids_(ids), column_ids_(column_ids), order_(order),
+        times_(times), tables_(cols) {
+    const i64 rows = std::ssize(indptr) - 1;
     if (weights) {
       nb::gil_scoped_release released;
       if (first_entries) sums_ = spgnn::row_sums(indptr.data(), rows, weights->data(), threads);
@@ -95,15 +86,14 @@ class Graph {
     const spgnn::HopOptions options{
         static_cast<spgnn::Strategy>(strategy), replace, disjoint, directed, resample, edge_ids};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto latest = limits.empty() ? std::span<const std::int64_t>() : span_of(limits[b]);
+      const auto latest = limits.empty() ? std::span<const i64>() : span_of(limits[b]);
       return spgnn::sample_neighbors(view_, tables_, span_of(seeds[b]), latest, span_of(fanouts),
                                      draw_of(draws, b), options, own);
     });
   }
 
-  nb::tuple hop(Ints targets, std::optional<Ints> roots, std::optional<Ints> limits,
-                std::int64_t fanout, std::uint64_t hop, Keys draw, int strategy, bool replace,
-                bool edge_ids, int threads) const {
+  nb::tuple hop(Ints targets, std::optional<Ints> roots, std::optional<Ints> limits, i64 fanout,
+                u64 hop, Keys draw, int strategy, bool replace, bool edge_ids, int threads) const {
     const spgnn::HopOptions options{
         static_cast<spgnn::Strategy>(strategy), replace, false, true, true, edge_ids};
     auto entries = unlocked([&] {
@@ -115,11 +105,11 @@ class Graph {
                           to_numpy_if(entries.weighted, std::move(entries.weights)));
   }
 
-  nb::list labor(const std::vector<Ints>& seeds, Ints fanouts, Keys draws, std::int64_t first_hop,
+  nb::list labor(const std::vector<Ints>& seeds, Ints fanouts, Keys draws, i64 first_hop,
                  int iterations, bool same_every_hop, bool edge_ids, int threads) {
     const spgnn::LaborOptions options{iterations, same_every_hop, edge_ids};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
+      const auto hop = [&](i64 k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), same_every_hop ? 0 : first_hop + k);
         return spgnn::LaborHop<Index>(view_, tables_, targets, fanouts(k), hashes, options, own)
             .run();
@@ -128,10 +118,10 @@ class Graph {
     });
   }
 
-  nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
+  nb::list ladies(const std::vector<Ints>& seeds, Ints counts, Keys draws, i64 first_hop,
                   Array<double> squares, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
+      const auto hop = [&](i64 k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::ladies_hop(view_, tables_, targets, squares.data(), counts(k), hashes,
                                  edge_ids, own);
@@ -140,10 +130,10 @@ class Graph {
     });
   }
 
-  nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, std::int64_t first_hop,
+  nb::list fastgcn(const std::vector<Ints>& seeds, Ints counts, Keys draws, i64 first_hop,
                    const Graph& vertices, bool edge_ids, int threads) {
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
-      const auto hop = [&](std::int64_t k, const spgnn::Targets<Index>& targets, auto*) {
+      const auto hop = [&](i64 k, const spgnn::Targets<Index>& targets, auto*) {
         const spgnn::HopDraws hashes(draw_of(draws, b), first_hop + k);
         return spgnn::fastgcn_hop(view_, vertices.view_, tables_, targets, counts(k), hashes,
                                   edge_ids, own);
@@ -159,13 +149,13 @@ class Graph {
     });
   }
 
-  nb::object walks(Ints starts, std::int64_t length, Keys draw, int threads) const {
+  nb::object walks(Ints starts, i64 length, Keys draw, int threads) const {
     return to_numpy(unlocked([&] {
       return spgnn::random_walks(view_, span_of(starts), length, draw_of(draw, 0), threads);
     }));
   }
 
-  nb::object negatives(Ints sources, std::int64_t count, const Graph& vertices, bool by_weight,
+  nb::object negatives(Ints sources, i64 count, const Graph& vertices, bool by_weight,
                        bool excluded, Keys draw, int threads) const {
     return to_numpy(unlocked([&] {
       const spgnn::Negatives<Index> negatives(view_, vertices.view_, by_weight, excluded);
@@ -183,11 +173,10 @@ class Graph {
   spgnn::Rows<Index> view_;
 };
 
-template <class Index>
-nb::tuple relabel(Ints targets, Array<Index> columns, int threads) {
+template <class Index> nb::tuple relabel(Ints targets, Array<Index> columns) {
   auto [nodes, indices] =
-      unlocked([&] { return spgnn::relabel(span_of(targets), span_of(columns), threads); });
-  return nb::make_tuple(to_numpy(std::move(nodes)), to_numpy(std::move(indices)));
+      unlocked([&] { return spgnn::relabel(span_of(targets), span_of(columns)); });
+  return to_tuple(std::move(nodes), std::move(indices));
 }
 
 template <class Index>
@@ -200,11 +189,10 @@ nb::object row_order(Ints indptr, Array<Index> indices, std::optional<Ints> ids,
   return to_numpy_if(moved, std::move(order));
 }
 
-template <class Index>
-void define_for(nb::module_& m, const char* name) {
+template <class Index> void define_for(nb::module_& m, const char* name) {
   using G = Graph<Index>;
   nb::class_<G>(m, name, "Rows to sample from.")
-      .def(nb::init<Ints, Array<Index>, std::int64_t, std::optional<Ints>, std::optional<Ints>,
+      .def(nb::init<Ints, Array<Index>, i64, std::optional<Ints>, std::optional<Ints>,
                     std::optional<Ints>, std::optional<Ints>, std::optional<Array<double>>, bool,
                     int>(),
            "indptr"_a, "indices"_a, "cols"_a, "ids"_a.none(), "column_ids"_a.none(),
@@ -225,12 +213,12 @@ void define_for(nb::module_& m, const char* name) {
            "excluded"_a, "draw"_a, "threads"_a);
   m.def("row_order", &row_order<Index>, "indptr"_a, "indices"_a, "ids"_a.none(), "times"_a.none(),
         "threads"_a);
-  m.def("relabel", &relabel<Index>, "targets"_a, "columns"_a, "threads"_a, "(nodes, indices)");
+  m.def("relabel", &relabel<Index>, "targets"_a, "columns"_a, "(nodes, indices)");
 }
 
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  define_for<std::int32_t>(m, "Graph32");
-  define_for<std::int64_t>(m, "Graph64");
+  define_for<i32>(m, "Graph32");
+  define_for<i64>(m, "Graph64");
 }

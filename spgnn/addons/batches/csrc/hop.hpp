@@ -1,16 +1,9 @@
 // One hop: entries drawn from the rows of some targets.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <numeric>
-#include <stdexcept>
-#include <type_traits>
-#include <vector>
-
 #include "buffer.hpp"
 #include "choose.hpp"
-#include "hash.hpp"
+#include "lanes.hpp"
 #include "numbering.hpp"
 #include "parallel.hpp"
 #include "rows.hpp"
@@ -19,21 +12,20 @@
 namespace spgnn {
 
 struct Fanout {
-  std::int64_t count;  // negative: all
+  i64 count;  // negative: all
   bool replace;
 
   // How many entries a row of so many gives.
-  std::int64_t of(std::int64_t degree) const {
+  i64 of(i64 degree) const {
     if (count < 0) return degree;
     return replace ? (degree > 0 ? count : 0) : std::min(degree, count);
   }
-  bool takes_all(std::int64_t degree) const { return count < 0 || (!replace && degree <= count); }
+  bool takes_all(i64 degree) const { return count < 0 || (!replace && degree <= count); }
 };
 
-inline constexpr std::int64_t kTargetsPerTask = 512;
+inline constexpr i64 kTargetsPerTask = 512;
 
-template <class Index, class Chooser>
-class HopSampler {
+template <class Index, class Chooser> class HopSampler {
  public:
   HopSampler(const Rows<Index>& rows, const Targets<Index>& targets, Fanout fanout,
              const HopDraws& draws, int threads)
@@ -41,23 +33,23 @@ class HopSampler {
 
   // `sink` may be null.
   Entries<Index> run(bool edge_ids, Sink<Index>* sink) {
-    const std::int64_t tasks = (targets_.count + kTargetsPerTask - 1) / kTargetsPerTask;
-    entries_.indptr = Buffer<std::int64_t>(targets_.count + 1);
+    const i64 tasks = (targets_.count + kTargetsPerTask - 1) / kTargetsPerTask;
+    entries_.indptr = Buffer<i64>(targets_.count + 1);
     entries_.indptr[0] = 0;
-    starts_ = Buffer<std::int64_t>(targets_.count);
-    degrees_ = Buffer<std::int64_t>(targets_.count);
-    begins_ = Buffer<std::int64_t>(tasks + 1);
+    starts_ = Buffer<i64>(targets_.count);
+    degrees_ = Buffer<i64>(targets_.count);
+    begins_ = Buffer<i64>(tasks + 1);
     begins_[0] = 0;
-    for_each_task(tasks, threads_, [&](std::int64_t task) { measure(task); });
-    for (std::int64_t task = 0; task < tasks; ++task) begins_[task + 1] += begins_[task];
+    for_each_task(tasks, threads_, [&](i64 task) { measure(task); });
+    for (i64 task = 0; task < tasks; ++task) begins_[task + 1] += begins_[task];
     if (begins_[tasks] >= kMostNumbers) {
       throw std::length_error("a sample has at most 2^31 vertices and edges");
     }
     entries_.resize(begins_[tasks], edge_ids, Chooser::kWeighs);
-    const auto draw = [&](std::int64_t task) { this->draw(task); };
+    const auto draw = [&](i64 task) { this->draw(task); };
     if (sink) {
       sink->begin(entries_);
-      for_each_in_turn(tasks, threads_, draw, [&](std::int64_t task) {
+      for_each_in_turn(tasks, threads_, draw, [&](i64 task) {
         sink->take(entries_, task * kTargetsPerTask, end_of(task));
       });
     } else {
@@ -67,28 +59,26 @@ class HopSampler {
   }
 
  private:
-  static constexpr std::int64_t kAhead = 16;
-  static constexpr std::int64_t kInBlock = 512, kMostInBlock = 64;
+  static constexpr i64 kAhead = 16;
+  static constexpr i64 kInBlock = 512, kMostInBlock = 64;
 
   // Positions whose columns are on their way from memory.
   struct Block {
-    std::int64_t positions[kInBlock];
-    std::int64_t entries = 0;
+    i64 positions[kInBlock];
+    i64 entries = 0;
   };
 
-  std::int64_t end_of(std::int64_t task) const {
-    return std::min((task + 1) * kTargetsPerTask, targets_.count);
-  }
+  i64 end_of(i64 task) const { return std::min((task + 1) * kTargetsPerTask, targets_.count); }
 
-  void measure(std::int64_t task) {
-    std::int64_t entries = 0;
-    for (std::int64_t i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
+  void measure(i64 task) {
+    i64 entries = 0;
+    for (i64 i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
       if (i + kAhead < end) __builtin_prefetch(rows_.indptr + targets_.rows[i + kAhead]);
-      const std::int64_t row = targets_.rows[i], start = rows_.indptr[row];
+      const i64 row = targets_.rows[i], start = rows_.indptr[row];
       starts_[i] = start;
       degrees_[i] = rows_.indptr[row + 1] - start;
       if (targets_.limits) {
-        const std::int64_t* times = rows_.times + start;
+        const i64* times = rows_.times + start;
         degrees_[i] = std::upper_bound(times, times + degrees_[i], targets_.limits[i]) - times;
       }
       entries += fanout_.of(degrees_[i]);
@@ -96,7 +86,7 @@ class HopSampler {
     begins_[task + 1] = entries;
   }
 
-  void draw(std::int64_t task) {
+  void draw(i64 task) {
     Chooser chooser(rows_);
     if constexpr (Chooser::kWeighs) {
       draw_weighted(task, chooser);
@@ -107,19 +97,19 @@ class HopSampler {
     }
   }
 
-  // Positions of as many targets as fit a block; while their columns are on their way from memory,
-  // the next block's are chosen.
-  void draw_blocks(std::int64_t task, Chooser& chooser) {
+  // Positions of as many targets as fit a block are chosen while the last block's columns are
+  // fetched.
+  void draw_blocks(i64 task, Chooser& chooser) {
     Block blocks[2];
-    std::int64_t at = begins_[task], written = at;
+    i64 at = begins_[task], written = at;
     int turn = 0;
-    for (std::int64_t i = task * kTargetsPerTask, end = end_of(task);
+    for (i64 i = task * kTargetsPerTask, end = end_of(task);
          i < end || blocks[turn ^ 1].entries > 0;) {
       Block& block = blocks[turn];
       block.entries = 0;
       for (; i < end && block.entries + fanout_.count <= kInBlock; ++i) {
-        std::int64_t* positions = block.positions + block.entries;
-        const std::int64_t count = choose(i, chooser, positions);
+        i64* positions = block.positions + block.entries;
+        const i64 count = choose(i, chooser, positions);
         prefetch_columns(i, positions, count);
         block.entries += count;
         entries_.indptr[i + 1] = at + block.entries;
@@ -131,13 +121,13 @@ class HopSampler {
     }
   }
 
-  void draw_rows(std::int64_t task, Chooser& chooser) {
-    std::vector<std::int64_t> positions;
-    std::int64_t at = begins_[task];
-    for (std::int64_t i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
+  void draw_rows(i64 task, Chooser& chooser) {
+    std::vector<i64> positions;
+    i64 at = begins_[task];
+    for (i64 i = task * kTargetsPerTask, end = end_of(task); i < end; ++i) {
       if (i + 1 < end) __builtin_prefetch(rows_.indices + starts_[i + 1]);
       positions.resize(fanout_.of(degrees_[i]));
-      const std::int64_t count = choose(i, chooser, positions.data());
+      const i64 count = choose(i, chooser, positions.data());
       write(positions.data(), count, at);
       at += count;
       entries_.indptr[i + 1] = at;
@@ -145,24 +135,24 @@ class HopSampler {
   }
 
   // Row by row, and what rows further on need is on its way from memory meanwhile.
-  void draw_weighted(std::int64_t task, Chooser& chooser) {
-    constexpr std::int64_t kFar = Chooser::kFar, kNear = Chooser::kNear;
-    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
-    const std::int64_t most = most_drawn(task) + kMoreRoom;
-    Buffer<std::uint32_t> offsets(most);
+  void draw_weighted(i64 task, Chooser& chooser) {
+    constexpr i64 kFar = Chooser::kFar, kNear = Chooser::kNear;
+    const i64 first = task * kTargetsPerTask, end = end_of(task);
+    const i64 most = most_drawn(task) + kMoreRoom;
+    Buffer<u32> offsets(most);
     Buffer<Index> last_columns(most);
     Buffer<float> shares(begins_[task + 1] - begins_[task] + kMoreRoom);
     std::vector<Arrivals> arrivals(end - first);
-    std::int64_t at = begins_[task];
-    for (std::int64_t i = first - kFar; i < end; ++i) {
+    i64 at = begins_[task];
+    for (i64 i = first - kFar; i < end; ++i) {
       if (i + kFar < end) fetch(i + kFar, chooser);
       if (i + kNear >= first && i + kNear < end) settle(i + kNear, chooser);
       if (i < first) continue;
-      const std::int64_t count = fanout_.of(degrees_[i]), start = starts_[i];
+      const i64 count = fanout_.of(degrees_[i]), start = starts_[i];
       Index* columns = entries_.columns.data() + at;
       if (count == 0 || fanout_.takes_all(degrees_[i])) {
         std::copy_n(rows_.indices + start, count, columns);
-        number(count, at, [&](std::int64_t j) { return start + j; });
+        number(count, at, [&](i64 j) { return start + j; });
       } else {
         // What is written beyond the last ones is another task's.
         const bool roomy = at + count + kMoreRoom <= begins_[task + 1];
@@ -170,7 +160,7 @@ class HopSampler {
                                  shares.data() + (at - begins_[task])};
         arrivals[i - first] = chooser(i, degrees_[i], count, picks);
         if (!roomy) std::copy_n(last_columns.data(), count, columns);
-        number(count, at, [&](std::int64_t j) { return start + offsets[j]; });
+        number(count, at, [&](i64 j) { return start + offsets[j]; });
       }
       at += count;
       entries_.indptr[i + 1] = at;
@@ -179,13 +169,13 @@ class HopSampler {
   }
 
   // Apart from the draws, for what was just written in pieces is slow to read in others.
-  void weigh(std::int64_t task, const Chooser& chooser, const std::vector<Arrivals>& arrivals,
+  void weigh(i64 task, const Chooser& chooser, const std::vector<Arrivals>& arrivals,
              const float* shares) {
-    const std::int64_t first = task * kTargetsPerTask, end = end_of(task);
+    const i64 first = task * kTargetsPerTask, end = end_of(task);
     Buffer<float> last(most_drawn(task) + kMoreRoom);
-    std::int64_t at = begins_[task];
-    for (std::int64_t i = first; i < end; ++i) {
-      const std::int64_t count = fanout_.of(degrees_[i]);
+    i64 at = begins_[task];
+    for (i64 i = first; i < end; ++i) {
+      const i64 count = fanout_.of(degrees_[i]);
       float* factors = entries_.weights.data() + at;
       if (count == 0 || fanout_.takes_all(degrees_[i])) {
         std::fill_n(factors, count, 1.0F);
@@ -200,43 +190,41 @@ class HopSampler {
   }
 
   // The most entries that are drawn of any row.
-  std::int64_t most_drawn(std::int64_t task) const {
-    for (std::int64_t i = task * kTargetsPerTask; i < end_of(task); ++i) {
+  i64 most_drawn(i64 task) const {
+    for (i64 i = task * kTargetsPerTask; i < end_of(task); ++i) {
       if (!fanout_.takes_all(degrees_[i])) return fanout_.count;
     }
     return 0;
   }
 
-  // Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and
-  // drops calls of them.
-  [[gnu::always_inline]] void fetch(std::int64_t i, Chooser& chooser) const {
+  // Inlined, for GCC drops calls of functions that do nothing but fetch.
+  [[gnu::always_inline]] void fetch(i64 i, Chooser& chooser) const {
     if (fanout_.takes_all(degrees_[i])) {
       prefetch_row(i);
     } else if (degrees_[i] > 0) {
       chooser.fetch(i, row_of(i), fanout_.count, draws_of(i));
     }
   }
-  [[gnu::always_inline]] void settle(std::int64_t i, Chooser& chooser) const {
+  [[gnu::always_inline]] void settle(i64 i, Chooser& chooser) const {
     if (degrees_[i] == 0 || fanout_.takes_all(degrees_[i])) return;
     chooser.settle(i, fanout_.count);
   }
-  [[gnu::always_inline]] void prefetch_columns(std::int64_t i, const std::int64_t* positions,
-                                               std::int64_t count) const {
+  [[gnu::always_inline]] void prefetch_columns(i64 i, const i64* positions, i64 count) const {
     if (fanout_.takes_all(degrees_[i])) {
       prefetch_row(i);
     } else {
-      for (std::int64_t j = 0; j < count; ++j) prefetch_soon(rows_.indices + positions[j]);
+      for (i64 j = 0; j < count; ++j) prefetch_soon(rows_.indices + positions[j]);
     }
   }
-  [[gnu::always_inline]] void prefetch_row(std::int64_t i) const {
-    constexpr std::int64_t kInLine = 64 / sizeof(Index);
+  [[gnu::always_inline]] void prefetch_row(i64 i) const {
+    constexpr i64 kInLine = 64 / sizeof(Index);
     const Index* first = rows_.indices + starts_[i];
-    for (std::int64_t j = 0; j < degrees_[i]; j += kInLine) prefetch_soon(first + j);
+    for (i64 j = 0; j < degrees_[i]; j += kInLine) prefetch_soon(first + j);
     if (degrees_[i] > 0) prefetch_soon(first + degrees_[i] - 1);
   }
 
-  std::int64_t choose(std::int64_t i, Chooser& chooser, std::int64_t* positions) {
-    const std::int64_t count = fanout_.of(degrees_[i]);
+  i64 choose(i64 i, Chooser& chooser, i64* positions) {
+    const i64 count = fanout_.of(degrees_[i]);
     if (fanout_.takes_all(degrees_[i])) {
       std::iota(positions, positions + count, starts_[i]);
     } else if (count > 0) {
@@ -245,21 +233,20 @@ class HopSampler {
     return count;
   }
 
-  VertexDraws draws_of(std::int64_t i) const {
+  VertexDraws draws_of(i64 i) const {
     return targets_.draws(draws_, rows_.id(targets_.rows[i]), i);
   }
-  DrawnRow row_of(std::int64_t i) const { return {targets_.rows[i], starts_[i], degrees_[i]}; }
+  DrawnRow row_of(i64 i) const { return {targets_.rows[i], starts_[i], degrees_[i]}; }
 
-  void write(const std::int64_t* positions, std::int64_t count, std::int64_t to) {
-    for (std::int64_t j = 0; j < count; ++j) entries_.columns[to + j] = rows_.indices[positions[j]];
-    number(count, to, [&](std::int64_t j) { return positions[j]; });
+  void write(const i64* positions, i64 count, i64 to) {
+    for (i64 j = 0; j < count; ++j) entries_.columns[to + j] = rows_.indices[positions[j]];
+    number(count, to, [&](i64 j) { return positions[j]; });
   }
 
   // Where the entries stand in the caller's pattern.
-  template <class PositionOf>
-  void number(std::int64_t count, std::int64_t to, const PositionOf& position) {
+  template <class PositionOf> void number(i64 count, i64 to, const PositionOf& position) {
     if (entries_.edge_ids.size() == 0) return;
-    for (std::int64_t j = 0; j < count; ++j) {
+    for (i64 j = 0; j < count; ++j) {
       entries_.edge_ids[to + j] = rows_.order ? rows_.order[position(j)] : position(j);
     }
   }
@@ -270,7 +257,7 @@ class HopSampler {
   const HopDraws& draws_;
   int threads_;
   Entries<Index> entries_;
-  Buffer<std::int64_t> starts_, degrees_, begins_;
+  Buffer<i64> starts_, degrees_, begins_;
 };
 
 enum class Strategy { uniform, weighted, latest };
@@ -286,7 +273,7 @@ struct HopOptions {
 
 // So many entries of each target's row; `sink`, if there is one, takes them meanwhile.
 template <class Index>
-Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, std::int64_t count,
+Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, i64 count,
                         const HopDraws& draws, const HopOptions& options, int threads,
                         Sink<Index>* sink = nullptr) {
   const auto run = [&]<class Chooser>() {
@@ -300,7 +287,7 @@ Entries<Index> draw_hop(const Rows<Index>& rows, const Targets<Index>& targets, 
     return options.replace ? run.template operator()<UniformWithReplacement<Index>>()
                            : run.template operator()<UniformWithoutReplacement<Index>>();
   }
-  if constexpr (std::is_same_v<Index, std::int32_t>) {
+  if constexpr (std::is_same_v<Index, i32>) {
     if (rows.buckets && !options.replace && LanesWithoutReplacement::can(count)) {
       return run.template operator()<LanesWithoutReplacement>();
     }

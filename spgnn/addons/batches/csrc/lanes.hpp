@@ -1,54 +1,97 @@
-// Weighted draws of one row, several at once: what every instruction set provides, and which one is
-// at work; factors of as many shares at once as it has lanes, the same bits for any number.
-//
-// Draws are integers, and floating-point operations come in the same order, so samples are those of
-// AliasDrawer to the last bit.
+// Weighted draws of one row, several at once, and factors of several shares: what instruction sets
+// provide. Operations come in one order, so samples are those of AliasDrawer to the last bit.
 #pragma once
 
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <type_traits>
 
+#include "inlined.hpp"
 #include "instruction_sets.hpp"
 
 namespace spgnn {
 
-// Three entries of a row, with what an alias table (Walker, 1977) says of them together: the bucket
-// stands for itself with a chance of keep / 2^32, else for the row's bucket `other`. Columns and
-// shares of the row's weights come along, so that mostly one line of the cache says everything. A
-// row's first bucket has the places at its beginning empty that are left over; row i's begins at
-// (indptr[i] + 2 i) / 3, which leaves room enough for all.
-template <class Index>
-struct alignas(sizeof(Index) == 4 ? 32 : 16) Bucket {
-  static constexpr std::int64_t kPlaces = 3;
+// Random numbers that are functions of what they are for: names mixed by SplitMix64's finaliser,
+// draws of a name by wyrand (Wang Yi, wyhash, 2019).
 
-  std::uint32_t keep, other;
+// What every draw of a sample is a hash of, beside hop, vertex and column.
+struct Draw {
+  u64 seed, epoch, batch;
+};
+
+// The draws of one vertex: column 0, 1, ….
+class VertexDraws {
+ public:
+  static constexpr u64 kStep = 0xA0761D6478BD642FULL, kMask = 0xE7037ED1A0B428DBULL;
+
+  VertexDraws() = default;
+  explicit VertexDraws(u64 state) : state_(state) {}
+  u64 operator[](u64 column) const {
+    const u64 x = state_ + column * kStep;
+    const auto product = static_cast<unsigned __int128>(x) * (x ^ kMask);
+    return static_cast<u64>(product) ^ static_cast<u64>(product >> 64);
+  }
+  u64 state() const { return state_; }
+
+ private:
+  u64 state_ = 0;
+};
+
+// The draws of one hop of one batch.
+class HopDraws {
+ public:
+  HopDraws(const Draw& draw, u64 hop)
+      : state_(mixed(mixed(mixed(mixed(draw.seed) ^ draw.epoch) ^ draw.batch) ^ hop)) {}
+  VertexDraws of(u64 id) const { return VertexDraws(mixed(state_ ^ id)); }
+  // The draws of a vertex in one of many trees.
+  VertexDraws of(u64 id, u64 root) const {
+    return VertexDraws(mixed(mixed(state_ ^ id) ^ mixed(root)));
+  }
+
+ private:
+  u64 state_;
+};
+
+// A number in [0, limit) from 64 random bits.
+inline u64 below(u64 random, u64 limit) {
+  return static_cast<u64>((static_cast<unsigned __int128>(random) * limit) >> 64);
+}
+
+// A number in (0, 1) from 64 random bits.
+inline double unit(u64 random) { return (static_cast<double>(random >> 11) + 0.5) * 0x1p-53; }
+
+// Into the second level of the cache: only some ten lines can be on their way to the first.
+[[gnu::always_inline]] inline void prefetch_soon(const void* line) {
+  __builtin_prefetch(line, 0, 2);
+}
+
+// Three entries of a row in an alias table (Walker, 1977): the bucket stands for itself with a
+// chance of keep / 2^32, else for bucket `other`. Columns and shares come along, so that mostly one
+// line of the cache says everything. A row's first bucket has the empty places; row i's begins at
+// (indptr[i] + 2 i) / 3.
+template <class Index> struct alignas(sizeof(Index) == 4 ? 32 : 16) Bucket {
+  static constexpr i64 kPlaces = 3;
+
+  u32 keep, other;
   Index columns[kPlaces];
   float shares[kPlaces];
 
-  static constexpr std::int64_t of(std::int64_t entries) {
-    return (entries + kPlaces - 1) / kPlaces;
-  }
-  static constexpr std::int64_t begin(std::int64_t row, std::int64_t start) {
-    return (start + (kPlaces - 1) * row) / kPlaces;
-  }
+  static constexpr i64 of(i64 entries) { return (entries + kPlaces - 1) / kPlaces; }
+  static constexpr i64 begin(i64 row, i64 start) { return (start + (kPlaces - 1) * row) / kPlaces; }
 };
 
 // What is written behind them until the next row is: all have room for so many more.
-inline constexpr std::int64_t kMoreRoom = 40;
-template <class Index>
-struct Picks {
+inline constexpr i64 kMoreRoom = 40;
+template <class Index> struct Picks {
   Index* columns;
-  std::uint32_t* offsets;  // in the row
+  u32* offsets;  // in the row
   float* shares;
 };
 
-// How it was drawn, which says what each entry stands for: so many arrived, or (0) they did until
-// some time.
+// How it was drawn: so many arrived, or (0) until some time.
 struct Arrivals {
-  std::int64_t count;
+  i64 count;
   float time;
 };
 
@@ -56,29 +99,25 @@ struct Arrivals {
 struct FactorTerms {
   static constexpr int kWidest = 8, kTerms = 7;
 
-  std::int64_t arrivals;
+  i64 arrivals;
   float most;  // shares above are heavy
   alignas(32) float times[kWidest], integral[kWidest], coefficients[kTerms][kWidest];
 };
 
 // Vectors of so many bytes.
-template <std::size_t kBytes>
-struct Vectors;
-template <>
-struct Vectors<16> {
+template <std::size_t kBytes> struct Vectors;
+template <> struct Vectors<16> {
   using Floats [[gnu::vector_size(16)]] = float;
-  using Numbers [[gnu::vector_size(16)]] = std::int32_t;
-  using Halves [[gnu::vector_size(16)]] = std::int64_t;
+  using Numbers [[gnu::vector_size(16)]] = i32;
+  using Halves [[gnu::vector_size(16)]] = i64;
 };
-template <>
-struct Vectors<32> {
+template <> struct Vectors<32> {
   using Floats [[gnu::vector_size(32)]] = float;
-  using Numbers [[gnu::vector_size(32)]] = std::int32_t;
-  using Halves [[gnu::vector_size(32)]] = std::int64_t;
+  using Numbers [[gnu::vector_size(32)]] = i32;
+  using Halves [[gnu::vector_size(32)]] = i64;
 };
 
-template <class Lanes>
-[[gnu::always_inline]] inline Lanes lanes_at(const float* values) {
+template <class Lanes> [[gnu::always_inline]] inline Lanes lanes_at(const float* values) {
   Lanes lanes;
   std::memcpy(&lanes, values, sizeof(lanes));
   return lanes;
@@ -86,35 +125,32 @@ template <class Lanes>
 
 // Whole vectors of `count` numbers are read and written.
 template <class Lanes, class Of>
-[[gnu::always_inline]] inline void each_lanes(std::int64_t count, const float* from, float* to,
+[[gnu::always_inline]] inline void each_lanes(i64 count, const float* from, float* to,
                                               const Of& of) {
-  constexpr std::int64_t kLanes = sizeof(Lanes) / sizeof(float);
-  for (std::int64_t j = 0; j < count; j += kLanes) {
+  constexpr i64 kLanes = sizeof(Lanes) / sizeof(float);
+  for (i64 j = 0; j < count; j += kLanes) {
     const Lanes found = of(lanes_at<Lanes>(from + j));
     std::memcpy(to + j, &found, sizeof(found));
   }
 }
 
 // Whether any lane of a comparison holds.
-template <class Mask>
-[[gnu::always_inline]] inline bool any_lane(Mask mask) {
+template <class Mask> [[gnu::always_inline]] inline bool any_lane(Mask mask) {
   const auto halves = reinterpret_cast<typename Vectors<sizeof(Mask)>::Halves>(mask);
-  std::int64_t any = 0;
+  i64 any = 0;
   for (std::size_t i = 0; i < sizeof(Mask) / sizeof(any); ++i) any |= halves[i];
   return any != 0;
 }
 
-// 1 − exp(−x) for x ≥ 0, to seven digits also where it is small; without a branch. Of a number, or
-// of lanes.
-template <class Floats>
-[[gnu::always_inline]] inline Floats one_minus_exp(Floats x) {
+// 1 − exp(−x) for x ≥ 0, to seven digits, without a branch; of a number or of lanes.
+template <class Floats> [[gnu::always_inline]] inline Floats one_minus_exp(Floats x) {
   const Floats y = x < 80.0F ? x : Floats{} + 80.0F;
   const Floats small = y * (1 - y * 0.5F * (1 - y * (1.0F / 3) * (1 - y * 0.25F * (1 - y * 0.2F))));
   // exp(−y) = 2^−(n + f): a polynomial for the fraction, the exponent's bits for the rest.
   const Floats halvings = y * 1.44269504F;
   Floats whole, scale;
   if constexpr (std::is_same_v<Floats, float>) {
-    const auto n = static_cast<std::int32_t>(halvings);
+    const auto n = static_cast<i32>(halvings);
     whole = static_cast<float>(n);
     scale = std::bit_cast<float>((127 - n) << 23);
   } else {
@@ -167,7 +203,7 @@ template <class Lanes>
     const Lanes base = 1 / (1 + share);
     Lanes next = term;
     Lanes square = base;
-    for (std::int64_t n = terms.arrivals; n > 0; n >>= 1) {
+    for (i64 n = terms.arrivals; n > 0; n >>= 1) {
       if (n & 1) next *= square;
       square *= square;
     }
@@ -183,21 +219,21 @@ inline constexpr int kDrawLanes = 8;
 // A row that is drawn from by its alias table.
 struct LaneRow {
   // Of more buckets, one random number does not say enough (AliasDrawer::place).
-  static constexpr std::int64_t kMostBuckets = 4096;
+  static constexpr i64 kMostBuckets = 4096;
 
-  const Bucket<std::int32_t>* buckets;
-  std::uint64_t state;  // of its vertex's draws
-  std::uint32_t count;  // of buckets
-  std::uint32_t empty;  // places at the beginning
-  bool whole;           // whether all of its buckets are asked for
+  const Bucket<i32>* buckets;
+  u64 state;   // of its vertex's draws
+  u32 count;   // of buckets
+  u32 empty;   // places at the beginning
+  bool whole;  // whether all of its buckets are asked for
 };
 
 // Where the first draws of a row point.
 struct LanePlaces {
   static constexpr int kMost = 32;
 
-  alignas(32) std::uint32_t bytes[kMost];  // of the bucket, from the row's first
-  alignas(32) std::uint32_t fractions[kMost];
+  alignas(32) u32 bytes[kMost];  // of the bucket, from the row's first
+  alignas(32) u32 fractions[kMost];
   alignas(32) float within[kMost];
 };
 
@@ -207,18 +243,15 @@ struct LaneDraws {
 };
 
 struct LaneKernels {
-  // As many may be wanted. Draws end here before their number makes WeightedWithoutReplacement
-  // lose its patience, whatever k is.
+  // Draws end here before WeightedWithoutReplacement loses its patience, whatever k is.
   static constexpr int kMostPicks = 24, kMostDraws = 40;
 
-  // The first `count` places of a row; then the buckets that these lead to. Of a row that is not
-  // whole these are asked for.
+  // The first `count` places of a row; then their buckets, which are fetched of a row not whole.
   void (*place)(const LaneRow& row, int count, LanePlaces& places);
   void (*settle)(const LaneRow& row, int count, LanePlaces& places);
-  // k + 1 entries, each once, in the order drawn, or fewer where that takes too many draws; but for
-  // their factors. So many places are known, and so many draws are likely to be needed.
+  // k + 1 entries, each once, in the order drawn, or fewer where that takes too many draws.
   LaneDraws (*draw)(const LaneRow& row, int k, const LanePlaces& places, int placed, int likely,
-                    const Picks<std::int32_t>& picks);
+                    const Picks<i32>& picks);
   // Factors of k shares: mean ones, or those of a time of arrival.
   void (*weigh)(const FactorTerms& terms, int k, const float* shares, float* factors);
   void (*weigh_until)(float time, int k, const float* shares, float* factors);

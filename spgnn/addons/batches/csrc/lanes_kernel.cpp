@@ -2,10 +2,6 @@
 
 #include <immintrin.h>
 
-#include <cstdint>
-
-#include "buffer.hpp"
-#include "hash.hpp"
 #include "lanes.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -21,7 +17,7 @@ SPGNN_INLINE void stored(void* to, __m256i lanes) {
   _mm256_storeu_si256(static_cast<__m256i*>(to), lanes);
 }
 // For numbers that are read one by one: GCC would take each out of the register, in two operations.
-SPGNN_INLINE void stored_apart(std::uint32_t (&to)[kDrawLanes], __m256i lanes) {
+SPGNN_INLINE void stored_apart(u32 (&to)[kDrawLanes], __m256i lanes) {
   stored(to, lanes);
   asm volatile("" : "+m"(to));
 }
@@ -63,8 +59,8 @@ SPGNN_INLINE Randoms drawn(__m256i x, __m256i count) {
 }
 
 // Of draws first, first + 1, …
-SPGNN_INLINE Places placed_at(const LaneRow& row, std::uint64_t first) {
-  constexpr std::uint64_t kStep = VertexDraws::kStep;
+SPGNN_INLINE Places placed_at(const LaneRow& row, u64 first) {
+  constexpr u64 kStep = VertexDraws::kStep;
   const __m256i state = _mm256_set1_epi64x(row.state + first * kStep);
   const __m256i count = _mm256_set1_epi64x(row.count);
   // In the order that taking halves of both puts right.
@@ -85,19 +81,16 @@ SPGNN_INLINE Places placed_at(const LaneRow& row, std::uint64_t first) {
 }
 
 // The lanes turned by so many.
-template <int kBy>
-SPGNN_INLINE __m256i turned(__m256i lanes) {
+template <int kBy> SPGNN_INLINE __m256i turned(__m256i lanes) {
   return _mm256_permutevar8x32_epi32(
       lanes, _mm256_setr_epi32((8 - kBy) & 7, (9 - kBy) & 7, (10 - kBy) & 7, (11 - kBy) & 7,
                                (12 - kBy) & 7, (13 - kBy) & 7, (14 - kBy) & 7, (15 - kBy) & 7));
 }
-template <int kBy>
-SPGNN_INLINE __m256i equals_before(__m256i lanes) {
+template <int kBy> SPGNN_INLINE __m256i equals_before(__m256i lanes) {
   const __m256i equal = _mm256_cmpeq_epi32(lanes, turned<kBy>(lanes));
   return _mm256_blend_epi32(equal, _mm256_setzero_si256(), (1 << kBy) - 1);
 }
-template <int kBy>
-SPGNN_INLINE __m256i equals(__m256i lanes, __m256i others) {
+template <int kBy> SPGNN_INLINE __m256i equals(__m256i lanes, __m256i others) {
   return _mm256_cmpeq_epi32(lanes, turned<kBy>(others));
 }
 
@@ -106,7 +99,7 @@ SPGNN_INLINE __m256i any(__m256i a, __m256i b, __m256i c, __m256i d) {
 }
 
 // Lanes that equal none before them, nor any of `others`.
-SPGNN_INLINE std::uint32_t fresh_lanes(__m256i offsets, const __m256i* others, int count) {
+SPGNN_INLINE u32 fresh_lanes(__m256i offsets, const __m256i* others, int count) {
   __m256i met = any(equals_before<1>(offsets), equals_before<2>(offsets), equals_before<3>(offsets),
                     equals_before<4>(offsets));
   met = any(met, equals_before<5>(offsets), equals_before<6>(offsets), equals_before<7>(offsets));
@@ -117,23 +110,23 @@ SPGNN_INLINE std::uint32_t fresh_lanes(__m256i offsets, const __m256i* others, i
     met = _mm256_or_si256(met, any(equals<4>(offsets, those), equals<5>(offsets, those),
                                    equals<6>(offsets, those), equals<7>(offsets, those)));
   }
-  return 0xFFU ^ static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(met)));
+  return 0xFFU ^ static_cast<u32>(_mm256_movemask_ps(_mm256_castsi256_ps(met)));
 }
 
 // Of sixteen lanes, those that equal none before them.
-SPGNN_INLINE std::uint32_t fresh_sixteen(__m256i first, __m256i second) {
+SPGNN_INLINE u32 fresh_sixteen(__m256i first, __m256i second) {
   return fresh_lanes(first, nullptr, 0) | fresh_lanes(second, &first, 1) << kDrawLanes;
 }
 
 // Which lane goes where, a byte for each, by the mask of those that are kept.
 struct Orders {
-  std::uint64_t of[256];
+  u64 of[256];
 };
 constexpr Orders kOrders = [] {
   Orders orders{};
-  for (std::uint32_t kept = 0; kept < 256; ++kept) {
+  for (u32 kept = 0; kept < 256; ++kept) {
     int to = 0;
-    for (std::uint64_t lane = 0; lane < 8; ++lane) {
+    for (u64 lane = 0; lane < 8; ++lane) {
       if (kept >> lane & 1) orders.of[kept] |= lane << (8 * to++);
     }
   }
@@ -142,7 +135,7 @@ constexpr Orders kOrders = [] {
 
 class Compaction {
  public:
-  SPGNN_INLINE explicit Compaction(std::uint32_t kept)
+  SPGNN_INLINE explicit Compaction(u32 kept)
       : order_(_mm256_cvtepu8_epi32(
             _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kOrders.of + kept)))) {}
   SPGNN_INLINE __m256i operator()(__m256i lanes) const {
@@ -154,7 +147,7 @@ class Compaction {
 };
 
 using Lanes = Vectors<32>::Floats;
-static_assert(sizeof(Bucket<std::int32_t>) == 32);
+static_assert(sizeof(Bucket<i32>) == 32);
 
 // All lanes from `count` on become the first one.
 SPGNN_INLINE Places first_for_rest(const Places& places, int count) {
@@ -165,12 +158,12 @@ SPGNN_INLINE Places first_for_rest(const Places& places, int count) {
   return {mended(places.bytes), mended(places.fractions), places.within};
 }
 
-SPGNN_INLINE const char* bucket_at(const LaneRow& row, std::uint32_t byte) {
+SPGNN_INLINE const char* bucket_at(const LaneRow& row, u32 byte) {
   return reinterpret_cast<const char*>(row.buckets) + byte;
 }
 
 // Four buckets' pairs of `keep` and `other`.
-SPGNN_INLINE __m256i pairs(const LaneRow& row, const std::uint32_t* bytes) {
+SPGNN_INLINE __m256i pairs(const LaneRow& row, const u32* bytes) {
   const auto two = [&](int lane) {
     const __m128d low = _mm_load_sd(reinterpret_cast<const double*>(bucket_at(row, bytes[lane])));
     return _mm_loadh_pd(low, reinterpret_cast<const double*>(bucket_at(row, bytes[lane + 1])));
@@ -179,7 +172,7 @@ SPGNN_INLINE __m256i pairs(const LaneRow& row, const std::uint32_t* bytes) {
 }
 
 // AliasDrawer::settled; `bytes` are the same numbers in memory.
-SPGNN_INLINE __m256i settled(const LaneRow& row, const Places& places, const std::uint32_t* bytes) {
+SPGNN_INLINE __m256i settled(const LaneRow& row, const Places& places, const u32* bytes) {
   const __m256 a = _mm256_castsi256_ps(pairs(row, bytes));
   const __m256 b = _mm256_castsi256_ps(pairs(row, bytes + 2));
   const __m256i keep = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
@@ -196,7 +189,7 @@ struct Entries8 {
 };
 
 // Sixteen bytes of four buckets each, and of the four buckets behind them.
-SPGNN_INLINE __m256 halves(const LaneRow& row, const std::uint32_t* bytes, int lane, int from) {
+SPGNN_INLINE __m256 halves(const LaneRow& row, const u32* bytes, int lane, int from) {
   const auto at = [&](int i) {
     return _mm_loadu_ps(reinterpret_cast<const float*>(bucket_at(row, bytes[i]) + from));
   };
@@ -205,7 +198,7 @@ SPGNN_INLINE __m256 halves(const LaneRow& row, const std::uint32_t* bytes, int l
 
 // AliasDrawer::at.
 SPGNN_INLINE Entries8 entries(const LaneRow& row, __m256i settled_bytes, __m256 within,
-                              const std::uint32_t* bytes) {
+                              const u32* bytes) {
   // Columns and the first share; then the other shares.
   __m256 a0 = halves(row, bytes, 0, 8), a1 = halves(row, bytes, 1, 8);
   __m256 a2 = halves(row, bytes, 2, 8), a3 = halves(row, bytes, 3, 8);
@@ -255,7 +248,7 @@ void settle(const LaneRow& row, int count, LanePlaces& places) {
 
 // Eight entries from draw `first` on, of which `count` are draws.
 SPGNN_INLINE Entries8 drawn_entries(const LaneRow& row, int first, int count) {
-  alignas(32) std::uint32_t bytes[kDrawLanes];
+  alignas(32) u32 bytes[kDrawLanes];
   Places eight = placed_at(row, first);
   if (count < kDrawLanes) eight = first_for_rest(eight, count);
   stored_apart(bytes, eight.bytes);
@@ -268,7 +261,7 @@ SPGNN_INLINE Entries8 drawn_entries(const LaneRow& row, int first, int count) {
 class Drawn {
  public:
   SPGNN_INLINE Drawn(const LaneRow& row, int k, const LanePlaces& places, int placed,
-                     const Picks<std::int32_t>& picks)
+                     const Picks<i32>& picks)
       : row_(row), k_(k), places_(places), placed_(placed), picks_(picks) {}
 
   // Eight draws, or fewer.
@@ -284,7 +277,7 @@ class Drawn {
     drawn_ += count;
     const Entries8 second = next(&more);
     drawn_ -= count;
-    const std::uint32_t fresh = fresh_sixteen(first.offsets, second.offsets);
+    const u32 fresh = fresh_sixteen(first.offsets, second.offsets);
     keep(first, fresh & low_bits(count), count);
     keep(second, fresh >> kDrawLanes & low_bits(more), more);
   }
@@ -295,7 +288,7 @@ class Drawn {
   SPGNN_INLINE bool enough(int likely) const { return drawn_ >= likely && taken_ > k_; }
   // Until the last one that was wanted.
   SPGNN_INLINE LaneDraws cut() const {
-    const std::uint64_t last = _pdep_u64(std::uint64_t{1} << k_, fresh_);
+    const u64 last = _pdep_u64(u64{1} << k_, fresh_);
     return {k_ + 1, __builtin_ctzll(last) + 1};
   }
   SPGNN_INLINE LaneDraws all() const { return {taken_, drawn_}; }
@@ -303,7 +296,7 @@ class Drawn {
  private:
   static constexpr int kMostBatches = 6;
 
-  SPGNN_INLINE static std::uint32_t low_bits(int count) { return (1U << count) - 1; }
+  SPGNN_INLINE static u32 low_bits(int count) { return (1U << count) - 1; }
 
   // The entries of the next draws, and how many these are.
   SPGNN_INLINE Entries8 next(int* count) const {
@@ -318,7 +311,7 @@ class Drawn {
     return drawn_entries(row_, drawn_, *count);
   }
 
-  SPGNN_INLINE void keep(const Entries8& found, std::uint32_t kept, int count) {
+  SPGNN_INLINE void keep(const Entries8& found, u32 kept, int count) {
     const Compaction compacted(kept);
     stored(picks_.columns + taken_, compacted(found.columns));
     stored(picks_.offsets + taken_, compacted(found.offsets));
@@ -330,7 +323,7 @@ class Drawn {
       offsets = _mm256_or_si256(offsets, rest);
     }
     _mm256_store_si256(others_ + batches_++, offsets);
-    fresh_ |= std::uint64_t{kept} << drawn_;
+    fresh_ |= u64{kept} << drawn_;
     taken_ += __builtin_popcount(kept);
     drawn_ += count;
   }
@@ -339,14 +332,14 @@ class Drawn {
   const int k_;
   const LanePlaces& places_;
   const int placed_;
-  const Picks<std::int32_t>& picks_;
+  const Picks<i32>& picks_;
   alignas(32) __m256i others_[kMostBatches];
   int batches_ = 0, taken_ = 0, drawn_ = 0;
-  std::uint64_t fresh_ = 0;  // draws
+  u64 fresh_ = 0;  // draws
 };
 
 LaneDraws draw(const LaneRow& row, int k, const LanePlaces& places, int placed, int likely,
-               const Picks<std::int32_t>& picks) {
+               const Picks<i32>& picks) {
   Drawn drawn(row, k, places, placed, picks);
   // Whether these are enough is hard to predict, so it is not looked at before it is likely.
   if (likely > kDrawLanes) drawn.sixteen();

@@ -1,37 +1,26 @@
-// Weighted draws, one after the other and several at once; and factors that make sums over them
-// unbiased, from shares of a row's weights.
+// Weighted draws, and factors that make sums over them unbiased, from shares of a row's weights.
 //
 // If entries arrive as a Poisson process of rate 1, entry i arrives first after an exponential time
-// of rate share(i), by itself. So with t the arrival of the first entry that is *not* taken, an
-// entry was taken with probability 1 − exp(−share·t) given the others, and one over that makes sums
-// unbiased (bottom-k sketches: Cohen & Kaplan, PODC 2007; Duffield, Lund & Thorup, J. ACM 2007).
-// Where only the number of arrivals is known, the mean of that over t does as well.
+// of rate share(i). With t the arrival of the first entry *not* taken, an entry was taken with
+// probability 1 − exp(−share·t), and one over that makes sums unbiased (bottom-k sketches: Cohen &
+// Kaplan, PODC 2007). Where only the number of arrivals is known, its mean over t does as well.
 #pragma once
-
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <utility>
-#include <vector>
 
 #include "choose.hpp"
 #include "drawers.hpp"
-#include "hash.hpp"
 #include "lanes.hpp"
 #include "rows.hpp"
 
 namespace spgnn {
 
 // An exponential number from 64 random bits.
-inline double exponential(std::uint64_t random) { return -std::log(unit(random)); }
+inline double exponential(u64 random) { return -std::log(unit(random)); }
 
 // The same to seven digits, without a branch: log x = n·log 2 + 2·artanh((m − 1) / (m + 1)).
-inline float quick_exponential(std::uint64_t random) {
-  const auto bits = static_cast<std::int32_t>(random >> 33) | 1;
-  const auto x = std::bit_cast<std::int32_t>(static_cast<float>(bits));
-  const std::int32_t shifted = x - 0x3F3504F3;  // so that m is in [√½, √2)
+inline float quick_exponential(u64 random) {
+  const auto bits = static_cast<i32>(random >> 33) | 1;
+  const auto x = std::bit_cast<i32>(static_cast<float>(bits));
+  const i32 shifted = x - 0x3F3504F3;  // so that m is in [√½, √2)
   const float m = std::bit_cast<float>((shifted & 0x007FFFFF) + 0x3F3504F3);
   const auto n = static_cast<float>((shifted >> 23) - 31);
   const float s = (m - 1) / (m + 1), t = s * s;
@@ -45,7 +34,7 @@ using FourLanes = Vectors<16>::Floats;
 // Σ_j (1 + j·share)^−n, for a light share by Euler and Maclaurin, to five digits.
 class MeanFactor {
  public:
-  constexpr explicit MeanFactor(std::int64_t arrivals) : terms_() {
+  constexpr explicit MeanFactor(i64 arrivals) : terms_() {
     terms_.arrivals = arrivals;
     const auto n = static_cast<float>(arrivals);
     terms_.most = 3.1F / (n + 6);
@@ -63,7 +52,7 @@ class MeanFactor {
   }
 
   // Of some shares; whole vectors are read and written.
-  void of(std::int64_t count, const float* shares, float* factors) const {
+  void of(i64 count, const float* shares, float* factors) const {
     each_lanes<FourLanes>(count, shares, factors,
                           [&](FourLanes four) { return mean_factors(terms_, four); });
   }
@@ -87,35 +76,29 @@ class MeanFactor {
 
 // Of usual numbers of arrivals, made once; by number.
 inline constexpr auto kMeanFactors = []<std::size_t... kNumbers>(std::index_sequence<kNumbers...>) {
-  return std::array{MeanFactor(std::max<std::int64_t>(kNumbers, 2))...};
+  return std::array{MeanFactor(std::max<i64>(kNumbers, 2))...};
 }(std::make_index_sequence<129>());
 
 // Streams of hashes of one vertex, which must not overlap.
-inline constexpr std::uint64_t kWaits = std::uint64_t{1} << 40;
-inline constexpr std::uint64_t kKeys = std::uint64_t{2} << 40;
+inline constexpr u64 kWaits = u64{1} << 40;
+inline constexpr u64 kKeys = u64{2} << 40;
 
-// Drawn one by one, each in proportion to its weight among those that are left.
-//
-// Entries that were drawn before are passed over, which is the same.
-template <class Index, class Drawer>
-class WeightedWithoutReplacement {
+// Drawn one by one, by weight among those that are left: what was drawn before is passed over.
+template <class Index, class Drawer> class WeightedWithoutReplacement {
  public:
   static constexpr bool kWeighs = true;
-  static constexpr std::int64_t kFar = ComingRows<Index, Drawer>::kFar;
-  static constexpr std::int64_t kNear = ComingRows<Index, Drawer>::kNear;
+  static constexpr i64 kFar = ComingRows<Index, Drawer>::kFar;
+  static constexpr i64 kNear = ComingRows<Index, Drawer>::kNear;
   explicit WeightedWithoutReplacement(const Rows<Index>& rows) : coming_(rows) {}
 
   // The i-th target's row is drawn from soon.
-  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
-                                    VertexDraws draws) {
+  [[gnu::always_inline]] void fetch(i64 i, const DrawnRow& row, i64 k, VertexDraws draws) {
     coming_.fetch(i, row, k + 1, draws);
   }
-  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k + 1); }
+  [[gnu::always_inline]] void settle(i64 i, i64 k) { coming_.settle(i, k + 1); }
 
-  // k of the row's entries; what they stand for is found later (`weigh`), when their shares are
-  // where they are read from.
-  Arrivals operator()(std::int64_t i, std::int64_t degree, std::int64_t k,
-                      const Picks<Index>& picks) {
+  // k of the row's entries; what they stand for is for `weigh` to find.
+  Arrivals operator()(i64 i, i64 degree, i64 k, const Picks<Index>& picks) {
     const Coming& coming = coming_[i];
     if (wants_most(degree, k)) return {0, draw_all(coming, degree, k, picks)};
     return sets_.with_set(
@@ -123,20 +106,20 @@ class WeightedWithoutReplacement {
   }
 
   // The rest of k of a row's entries, after so many draws.
-  Arrivals go_on(const Drawer& drawer, VertexDraws draws, std::int64_t degree, std::int64_t k,
-                 std::int64_t taken, std::int64_t drawn, const Picks<Index>& picks) {
+  Arrivals go_on(const Drawer& drawer, VertexDraws draws, i64 degree, i64 k, i64 taken, i64 drawn,
+                 const Picks<Index>& picks) {
     return sets_.with_set(degree, k + 1, [&](auto&& chosen) {
-      for (std::int64_t j = 0; j < taken; ++j) chosen.insert(picks.offsets[j], picks.offsets, j);
+      for (i64 j = 0; j < taken; ++j) chosen.insert(picks.offsets[j], picks.offsets, j);
       return draw_rest(chosen, drawer, draws, degree, k, taken, drawn, picks);
     });
   }
 
   // Factors of k entries; whole vectors are written.
-  static void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) {
+  static void weigh(const Arrivals& arrivals, i64 k, const float* shares, float* factors) {
     if (arrivals.count == 0) {
       each_lanes<FourLanes>(k, shares, factors,
                             [&](FourLanes four) { return arrived_factors(arrivals.time, four); });
-    } else if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
+    } else if (arrivals.count < std::ssize(kMeanFactors)) {
       kMeanFactors[arrivals.count].of(k, shares, factors);
     } else {
       MeanFactor(arrivals.count).of(k, shares, factors);
@@ -144,39 +127,32 @@ class WeightedWithoutReplacement {
   }
 
   // Whether times of arrival of all entries are fewer numbers than draws would be.
-  static bool wants_most(std::int64_t degree, std::int64_t k) {
+  static bool wants_most(i64 degree, i64 k) {
     return degree <= kShort && 4 * degree <= 5 * (k + 1);
   }
 
  private:
   using Coming = ComingRow<Drawer>;
   // Rows of at most so many entries may all be looked at.
-  static constexpr std::int64_t kShort = 64;
+  static constexpr i64 kShort = 64;
 
-  static std::int64_t patience(std::int64_t k) { return 8 * k + 32; }
+  static i64 patience(i64 k) { return 8 * k + 32; }
 
-  // Most of the row is wanted: drawing one by one would mostly meet what was drawn before. When
-  // does each entry arrive? Until when they did.
-  static float draw_all(const Coming& coming, std::int64_t degree, std::int64_t k,
-                        const Picks<Index>& picks) {
+  // Most of the row is wanted: by times of arrival. Returns until when they arrived.
+  static float draw_all(const Coming& coming, i64 degree, i64 k, const Picks<Index>& picks) {
     float arrivals[kShort];
-    for (std::int64_t j = 0; j < degree; ++j) {
-      arrivals[j] = quick_exponential(coming.draws[kKeys + j]);
-    }
-    const auto entry = [&](std::int64_t j) {
-      return coming.drawer.entry(static_cast<std::uint32_t>(j));
-    };
-    for (std::int64_t j = 0; j < degree; ++j) arrivals[j] /= std::max(entry(j).share, kLeastShare);
+    for (i64 j = 0; j < degree; ++j) { arrivals[j] = quick_exponential(coming.draws[kKeys + j]); }
+    const auto entry = [&](i64 j) { return coming.drawer.entry(static_cast<u32>(j)); };
+    for (i64 j = 0; j < degree; ++j) arrivals[j] /= std::max(entry(j).share, kLeastShare);
     // The last ones are left out, the latest first.
     float time = 0;
-    for (std::int64_t left = degree; left > k; --left) {
-      std::int64_t latest = 0;
-      for (std::int64_t j = 1; j < degree; ++j)
-        latest = arrivals[j] > arrivals[latest] ? j : latest;
+    for (i64 left = degree; left > k; --left) {
+      i64 latest = 0;
+      for (i64 j = 1; j < degree; ++j) latest = arrivals[j] > arrivals[latest] ? j : latest;
       time = std::exchange(arrivals[latest], -1.0F);
     }
-    std::int64_t taken = 0;
-    for (std::int64_t j = 0; j < degree; ++j) {
+    i64 taken = 0;
+    for (i64 j = 0; j < degree; ++j) {
       set_pick(picks, taken, entry(j));
       taken += arrivals[j] >= 0;
     }
@@ -185,19 +161,19 @@ class WeightedWithoutReplacement {
 
   // Entry by entry, until the one after the last; without a branch on what was met before.
   template <class Set>
-  [[gnu::always_inline]] Arrivals draw_some(Set& chosen, const Coming& coming, std::int64_t degree,
-                                            std::int64_t k, const Picks<Index>& picks) {
+  [[gnu::always_inline]] Arrivals draw_some(Set& chosen, const Coming& coming, i64 degree, i64 k,
+                                            const Picks<Index>& picks) {
     const Drawer drawer = coming.drawer;
     const VertexDraws draws = coming.draws;
-    std::int64_t taken = 0;
+    i64 taken = 0;
     const auto take = [&](const Entry<Index>& entry) {
       set_pick(picks, taken, entry);
       taken += chosen.insert(entry.offset, picks.offsets, taken);
     };
     if (coming.placed) {
-      for (std::int64_t j = 0; j <= k; ++j) take(drawer.at(coming.places[j]));
+      for (i64 j = 0; j <= k; ++j) take(drawer.at(coming.places[j]));
     } else {
-      for (std::int64_t j = 0; j <= k; ++j) take(drawer.draw(draws[j]));
+      for (i64 j = 0; j <= k; ++j) take(drawer.draw(draws[j]));
     }
     return draw_rest(chosen, drawer, draws, degree, k, taken, k + 1, picks);
   }
@@ -205,8 +181,8 @@ class WeightedWithoutReplacement {
   // After so many draws: more, until there are k + 1 entries.
   template <class Set>
   [[gnu::always_inline]] Arrivals draw_rest(Set& chosen, const Drawer& drawer, VertexDraws draws,
-                                            std::int64_t degree, std::int64_t k, std::int64_t taken,
-                                            std::int64_t drawn, const Picks<Index>& picks) {
+                                            i64 degree, i64 k, i64 taken, i64 drawn,
+                                            const Picks<Index>& picks) {
     for (; taken <= k; ++drawn) {
       if (drawn == patience(k)) {
         return {0, arrive(chosen, drawer, draws, degree, k, taken, picks)};
@@ -218,16 +194,15 @@ class WeightedWithoutReplacement {
     return {drawn, 0};
   }
 
-  // Few heavy entries were drawn again and again: the rest by their times of arrival, which are
-  // exponential from any moment on. Until when they arrived.
+  // Few heavy entries came again and again: the rest by times of arrival. Until when they arrived.
   template <class Set>
-  float arrive(const Set& chosen, const Drawer& drawer, VertexDraws draws, std::int64_t degree,
-               std::int64_t k, std::int64_t taken, const Picks<Index>& picks) {
-    const std::int64_t drawn = taken;
+  float arrive(const Set& chosen, const Drawer& drawer, VertexDraws draws, i64 degree, i64 k,
+               i64 taken, const Picks<Index>& picks) {
+    const i64 drawn = taken;
     double time = 0;
-    for (std::int64_t j = 0; j < patience(k); ++j) time += exponential(draws[kWaits + j]);
+    for (i64 j = 0; j < patience(k); ++j) time += exponential(draws[kWaits + j]);
     arrivals_.clear();
-    for (std::uint32_t offset = 0; offset < degree; ++offset) {
+    for (u32 offset = 0; offset < degree; ++offset) {
       if (chosen.has(offset, picks.offsets, drawn)) continue;
       const double wait = exponential(draws[kKeys + offset]);
       const float share = std::max(drawer.entry(offset).share, kLeastShare);
@@ -244,38 +219,35 @@ class WeightedWithoutReplacement {
 
   ComingRows<Index, Drawer> coming_;
   OffsetSets sets_;
-  std::vector<std::pair<double, std::uint32_t>> arrivals_;
+  std::vector<std::pair<double, u32>> arrivals_;
 };
 
 // Drawn one by one, each in proportion to its weight; one over the expected number of times makes
 // sums unbiased (Hansen & Hurwitz, Annals of Mathematical Statistics, 1943).
-template <class Index, class Drawer>
-class WeightedWithReplacement {
+template <class Index, class Drawer> class WeightedWithReplacement {
  public:
   static constexpr bool kWeighs = true;
-  static constexpr std::int64_t kFar = ComingRows<Index, Drawer>::kFar;
-  static constexpr std::int64_t kNear = ComingRows<Index, Drawer>::kNear;
+  static constexpr i64 kFar = ComingRows<Index, Drawer>::kFar;
+  static constexpr i64 kNear = ComingRows<Index, Drawer>::kNear;
   explicit WeightedWithReplacement(const Rows<Index>& rows) : coming_(rows) {}
 
-  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
-                                    VertexDraws draws) {
+  [[gnu::always_inline]] void fetch(i64 i, const DrawnRow& row, i64 k, VertexDraws draws) {
     coming_.fetch(i, row, k, draws);
   }
-  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) { coming_.settle(i, k); }
+  [[gnu::always_inline]] void settle(i64 i, i64 k) { coming_.settle(i, k); }
 
-  Arrivals operator()(std::int64_t i, std::int64_t, std::int64_t k,
-                      const Picks<Index>& picks) const {
+  Arrivals operator()(i64 i, i64, i64 k, const Picks<Index>& picks) const {
     const auto& coming = coming_[i];
-    for (std::int64_t j = 0; j < k; ++j) {
+    for (i64 j = 0; j < k; ++j) {
       set_pick(
           picks, j,
           coming.placed ? coming.drawer.at(coming.places[j]) : coming.drawer.draw(coming.draws[j]));
     }
     return {k, 0};
   }
-  static void weigh(const Arrivals&, std::int64_t k, const float* shares, float* factors) {
+  static void weigh(const Arrivals&, i64 k, const float* shares, float* factors) {
     const auto drawn = static_cast<float>(k);
-    for (std::int64_t j = 0; j < k; ++j) factors[j] = 1 / (drawn * shares[j]);
+    for (i64 j = 0; j < k; ++j) factors[j] = 1 / (drawn * shares[j]);
   }
 
  private:
@@ -285,23 +257,20 @@ class WeightedWithReplacement {
 // Weighted draws of a row, several at once where they can be; the same ones.
 
 class LanesWithoutReplacement {
-  using Index = std::int32_t;
+  using Index = i32;
   using Drawer = AliasDrawer<Index>;
   using OneByOne = WeightedWithoutReplacement<Index, Drawer>;
 
  public:
   static constexpr bool kWeighs = true;
-  static constexpr std::int64_t kFar = OneByOne::kFar, kNear = OneByOne::kNear;
-  static bool can(std::int64_t k) {
-    return current_lanes() && k > 0 && k <= LaneKernels::kMostPicks;
-  }
+  static constexpr i64 kFar = OneByOne::kFar, kNear = OneByOne::kNear;
+  static bool can(i64 k) { return current_lanes() && k > 0 && k <= LaneKernels::kMostPicks; }
 
   explicit LanesWithoutReplacement(const Rows<Index>& rows)
       : rows_(rows), kernels_(*current_lanes()), one_by_one_(rows) {}
 
   // The i-th target's row is drawn from soon.
-  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t k,
-                                    VertexDraws draws) {
+  [[gnu::always_inline]] void fetch(i64 i, const DrawnRow& row, i64 k, VertexDraws draws) {
     Coming& coming = coming_[i % kKept];
     Drawer& drawer = coming.drawer;
     drawer = Drawer(rows_, row.number, row.start, row.degree);
@@ -311,8 +280,8 @@ class LanesWithoutReplacement {
       one_by_one_.fetch(i, row, k, draws);
       return;
     }
-    coming.row = {drawer.row(), draws.state(), static_cast<std::uint32_t>(drawer.count()),
-                  drawer.empty(), drawer.lines() <= k + 1};
+    coming.row = {drawer.row(), draws.state(), static_cast<u32>(drawer.count()), drawer.empty(),
+                  drawer.lines() <= k + 1};
     const auto pairs = static_cast<float>((k + 1) * k);
     const float repeated = kRepeated * pairs / static_cast<float>(row.degree - k) + kMargin;
     coming.likely =
@@ -326,7 +295,7 @@ class LanesWithoutReplacement {
     }
     kernels_.place(coming.row, coming.placed, coming.places);
   }
-  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t k) {
+  [[gnu::always_inline]] void settle(i64 i, i64 k) {
     Coming& coming = coming_[i % kKept];
     if (!coming.several) {
       one_by_one_.settle(i, k);
@@ -336,8 +305,7 @@ class LanesWithoutReplacement {
   }
 
   // k of the row's entries.
-  Arrivals operator()(std::int64_t i, std::int64_t degree, std::int64_t k,
-                      const Picks<Index>& picks) {
+  Arrivals operator()(i64 i, i64 degree, i64 k, const Picks<Index>& picks) {
     const Coming& coming = coming_[i % kKept];
     if (!coming.several) return one_by_one_(i, degree, k, picks);
     const auto [taken, drawn] = kernels_.draw(coming.row, static_cast<int>(k), coming.places,
@@ -347,11 +315,11 @@ class LanesWithoutReplacement {
     return one_by_one_.go_on(coming.drawer, draws, degree, k, taken, drawn, picks);
   }
 
-  void weigh(const Arrivals& arrivals, std::int64_t k, const float* shares, float* factors) const {
+  void weigh(const Arrivals& arrivals, i64 k, const float* shares, float* factors) const {
     const int count = static_cast<int>(k);
     if (arrivals.count == 0) {
       kernels_.weigh_until(arrivals.time, count, shares, factors);
-    } else if (arrivals.count < static_cast<std::int64_t>(kMeanFactors.size())) {
+    } else if (arrivals.count < std::ssize(kMeanFactors)) {
       kernels_.weigh(kMeanFactors[arrivals.count].terms(), count, shares, factors);
     } else {
       OneByOne::weigh(arrivals, k, shares, factors);
@@ -359,7 +327,7 @@ class LanesWithoutReplacement {
   }
 
  private:
-  static constexpr std::int64_t kKept = 2 * kFar;
+  static constexpr i64 kKept = 2 * kFar;
   // Of k (k + 1) / 2 pairs of draws so many are equal, if weights are as unequal as random ones.
   static constexpr float kRepeated = 0.7F, kMargin = 0.75F;
   static_assert(LaneKernels::kMostPicks + 1 <= LanePlaces::kMost);

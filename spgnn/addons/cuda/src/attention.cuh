@@ -7,8 +7,7 @@
 namespace spgnn {
 
 // GAT: scores LeakyReLU(d_i + s_j [+ t_ij]).
-template <class T, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks>
-struct Attend {
+template <class T, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks> struct Attend {
   using Real = Sum<T>;
   using Running = Triple<Real, kTwice, kVector, kPacks>;
   static constexpr int kAhead = kAheadOf<kPacks>;
@@ -17,27 +16,27 @@ struct Attend {
   EdgeDropout<Real> dropout;
   const Real *d, *s;
   const T* z;
-  long long z_stride;
+  i64 z_stride;
   const Real* edge_scores;  // or null
   Real slope;
 
   Real own = 0;  // d_i
-  unsigned long long stream = 0;
+  u64 stream = 0;
   Pack<T, kVector> ahead[kAhead][kPacks] = {};
   Real score[kAhead] = {};
-  long long col_id[kAhead] = {};
+  i64 col_id[kAhead] = {};
 
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     own = d[columns.number(row)];
     if (dropout.row_ids) stream = dropout.stream_of(dropout.row_ids[row]);
   }
-  __device__ void fetch(int k, long long column, long long nonzero) {
+  __device__ void fetch(int k, i64 column, i64 nonzero) {
     score[k] = __ldg(s + columns.number(column));
     if (edge_scores) score[k] += edge_scores[columns.number(nonzero)];
     if (dropout.row_ids) col_id[k] = dropout.col_ids[column];
     columns.load_packs(columns.row_of(z, column, z_stride), ahead[k]);
   }
-  __device__ void add(int k, long long, Running& sum) {
+  __device__ void add(int k, i64, Running& sum) {
     const Real argument = own + score[k];
     const Real kept = dropout.factor(stream, col_id[k], columns);
     const bool positive = argument > 0;
@@ -48,12 +47,11 @@ struct Attend {
 template <class T, class Index, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks,
           int kItems>
 __global__ void __launch_bounds__(kThreads)
-    attend(const long long* indptr, const Index* indices, const long long* tiles, const Sum<T>* d,
-           const Sum<T>* s, const T* z, long long z_stride, const Sum<T>* edge_scores, double slope,
-           const long long* row_ids, const long long* col_ids, long long key, long long threshold,
-           double factor, long long heads, long long width, long long column_tiles, Sum<T>* m,
-           Sum<T>* n, Sum<T>* o, Sum<T>* p, Sum<T>* pi, long long ending, T* out, Sum<T>* lse,
-           Sum<T>* carry, long long carry_stride) {
+    attend(const i64* indptr, const Index* indices, const i64* tiles, const Sum<T>* d,
+           const Sum<T>* s, const T* z, i64 z_stride, const Sum<T>* edge_scores, double slope,
+           const i64* row_ids, const i64* col_ids, i64 key, i64 threshold, double factor, i64 heads,
+           i64 width, i64 column_tiles, Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p, Sum<T>* pi,
+           i64 ending, T* out, Sum<T>* lse, Sum<T>* carry, i64 carry_stride) {
   using Work = Attend<T, kTwice, kVector, kLanes, kGroup, kPacks>;
   Work work{{heads, width, column_tiles},
             {{m, n, o, p, pi, heads * width, heads},
@@ -89,15 +87,14 @@ struct GradientSum : Accumulator<Real, kVector, kPacks> {
 
 // Where rows of gradients go: their columns to `rows`, the numbers of heads, if any, to `numbers`;
 // of rows that cross tiles both to `carry`, which is summed up later.
-template <class T, int kVector, int kPacks>
-struct GradientTarget {
+template <class T, int kVector, int kPacks> struct GradientTarget {
   using Real = Sum<T>;
   T* rows;
   Real *numbers, *carry;
-  long long carry_stride;
+  i64 carry_stride;
 
   template <class Columns>
-  __device__ void write_row(long long row, const Columns& columns,
+  __device__ void write_row(i64 row, const Columns& columns,
                             const GradientSum<Real, kVector, kPacks>& sum) const {
     if (!columns.active) return;
     if (numbers && columns.leads()) numbers[columns.number(row)] = sum.number;
@@ -107,13 +104,13 @@ struct GradientTarget {
       Pack<T, kVector> narrowed;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) narrow(sum.sums[p].lane[v], narrowed.lane[v]);
-      const long long stride = columns.heads * columns.width;
+      const i64 stride = columns.heads * columns.width;
       store(columns.row_of(rows, row, stride) + columns.column(p), narrowed);
     }
   }
 
   template <class Columns>
-  __device__ void write_carry(long long slot, const Columns& columns,
+  __device__ void write_carry(i64 slot, const Columns& columns,
                               const GradientSum<Real, kVector, kPacks>& sum) const {
     if (!columns.active) return;
     Real* const place = carry + slot * carry_stride;
@@ -129,8 +126,7 @@ struct GradientTarget {
 };
 
 // The weight of an edge from its score; scores of −∞ have none, nor have rows of nothing else.
-template <class Real>
-__device__ inline Real weight_of(Real score, Real lse) {
+template <class Real> __device__ inline Real weight_of(Real score, Real lse) {
   return score == minus_infinity<Real>() ? Real(0) : exponential(score - lse);
 }
 
@@ -152,7 +148,7 @@ __device__ inline Real partial_product(const Pack<T, kVector> (&x)[kPacks],
 template <class Real, int kVector, class T, class Columns>
 __device__ inline Real other_product(const T* x, const T* y, const Columns& columns) {
   Real sum = 0;
-  columns.for_each_other([&](long long c) {
+  columns.for_each_other([&](i64 c) {
     const Pack<T, kVector> a = load_shared_by_many<T, kVector>(x + c);
     const Pack<T, kVector> b = load_shared_by_many<T, kVector>(y + c);
 #pragma unroll
@@ -164,16 +160,16 @@ __device__ inline Real other_product(const T* x, const T* y, const Columns& colu
 // products[i, h] = <x[i, h], y[i, h]>.
 template <class T, class Other, int kVector, int kLanes, int kGroup, int kPacks>
 __global__ void __launch_bounds__(kThreads)
-    head_products(const T* x, long long x_stride, const Other* y, long long y_stride,
-                  Sum<T>* products, long long count, long long heads, long long width) {
+    head_products(const T* x, i64 x_stride, const Other* y, i64 y_stride, Sum<T>* products,
+                  i64 count, i64 heads, i64 width) {
   const int group = static_cast<int>(threadIdx.x) / kGroup;
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kGroup) + group;
+  const i64 i = static_cast<i64>(blockIdx.x) * (kThreads / kGroup) + group;
   if (i >= count) return;
   const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, 1);
   const T* const x_row = columns.row_of(x, i, x_stride);
   const Other* const y_row = columns.row_of(y, i, y_stride);
   Sum<T> sum = 0;
-  for (long long c = columns.lane * kVector; c < width; c += kLanes * kVector) {
+  for (i64 c = columns.lane * kVector; c < width; c += kLanes * kVector) {
     const Pack<T, kVector> a = load<T, kVector>(x_row + c);
     const Pack<Other, kVector> b = load<Other, kVector>(y_row + c);
 #pragma unroll
@@ -183,8 +179,7 @@ __global__ void __launch_bounds__(kThreads)
   if (columns.leads()) products[columns.number(i)] = sum;
 }
 
-template <class T, int kVector, int kLanes, int kGroup, int kPacks>
-struct AttendBackward {
+template <class T, int kVector, int kLanes, int kGroup, int kPacks> struct AttendBackward {
   using Real = Sum<T>;
   using Running = GradientSum<Real, kVector, kPacks>;
   static constexpr int kAhead = kAheadOf<kPacks>;
@@ -193,37 +188,37 @@ struct AttendBackward {
   EdgeDropout<Real> dropout;
   const Real *d, *s;
   const T* z;
-  long long z_stride;
+  i64 z_stride;
   const T* g;
-  long long g_stride;
+  i64 g_stride;
   const Real *lse, *inner, *edge_scores;  // inner: D
   Real* edge_gradients;
   const int* narrow_order;
-  const long long* wide_order;
+  const i64* wide_order;
   Real slope;
 
   // Of the source.
   Real source = 0;
-  long long source_id = 0;
+  i64 source_id = 0;
   const T* z_row = nullptr;
   Pack<T, kVector> own[kPacks] = {};
   // Of the destinations on their way.
   Pack<T, kVector> ahead[kAhead][kPacks] = {};
   const T* g_row[kAhead] = {};
   Real argument[kAhead] = {}, normaliser[kAhead] = {}, mean[kAhead] = {};
-  long long row_id[kAhead] = {};
+  i64 row_id[kAhead] = {};
 
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     source = s[columns.number(row)];
     if (dropout.row_ids) source_id = dropout.col_ids[row];
     z_row = columns.row_of(z, row, z_stride);
     columns.load_packs(z_row, own);
   }
-  __device__ long long edge(long long nonzero) const {
+  __device__ i64 edge(i64 nonzero) const {
     return columns.number(listed_row(narrow_order, wide_order, nonzero));
   }
-  __device__ void fetch(int k, long long destination, long long nonzero) {
-    const long long number = columns.number(destination);
+  __device__ void fetch(int k, i64 destination, i64 nonzero) {
+    const i64 number = columns.number(destination);
     argument[k] = __ldg(d + number);
     normaliser[k] = __ldg(lse + number);
     mean[k] = __ldg(inner + number);
@@ -232,7 +227,7 @@ struct AttendBackward {
     g_row[k] = columns.row_of(g, destination, g_stride);
     columns.load_packs(g_row[k], ahead[k]);
   }
-  __device__ void add(int k, long long nonzero, Running& sum) {
+  __device__ void add(int k, i64 nonzero, Running& sum) {
     Real product = partial_product<Real>(own, ahead[k], columns);
     product = over_lanes<kLanes>(product + other_product<Real, kVector>(z_row, g_row[k], columns));
     const Real both = source + argument[k];
@@ -248,14 +243,13 @@ struct AttendBackward {
 
 template <class T, class Index, int kVector, int kLanes, int kGroup, int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
-    attend_backward(const long long* indptr, const Index* indices, const long long* tiles,
-                    const Sum<T>* d, const Sum<T>* s, const T* z, long long z_stride, const T* g,
-                    long long g_stride, const Sum<T>* lse, const Sum<T>* inner,
-                    const Sum<T>* edge_scores, const int* narrow_order, const long long* wide_order,
-                    double slope, const long long* row_ids, const long long* col_ids, long long key,
-                    long long threshold, double factor, long long heads, long long width,
-                    long long column_tiles, T* dz, Sum<T>* ds, Sum<T>* edge_gradients,
-                    Sum<T>* carry, long long carry_stride) {
+    attend_backward(const i64* indptr, const Index* indices, const i64* tiles, const Sum<T>* d,
+                    const Sum<T>* s, const T* z, i64 z_stride, const T* g, i64 g_stride,
+                    const Sum<T>* lse, const Sum<T>* inner, const Sum<T>* edge_scores,
+                    const int* narrow_order, const i64* wide_order, double slope,
+                    const i64* row_ids, const i64* col_ids, i64 key, i64 threshold, double factor,
+                    i64 heads, i64 width, i64 column_tiles, T* dz, Sum<T>* ds,
+                    Sum<T>* edge_gradients, Sum<T>* carry, i64 carry_stride) {
   using Work = AttendBackward<T, kVector, kLanes, kGroup, kPacks>;
   Work work{{heads, width, column_tiles},
             {dz, ds, carry, carry_stride},

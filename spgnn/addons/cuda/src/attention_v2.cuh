@@ -1,5 +1,4 @@
-// Attention as in GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), for which the threads of a head
-// add their columns' parts up.
+// GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), which the threads of a head add up.
 #pragma once
 
 #include "attention.cuh"
@@ -7,8 +6,7 @@
 namespace spgnn {
 
 // How a thread makes its part of a score.
-template <class T, int kVector, int kLanes, int kGroup, int kPacks>
-struct ScoresV2 {
+template <class T, int kVector, int kLanes, int kGroup, int kPacks> struct ScoresV2 {
   using Real = Sum<T>;
   using Columns = HeadColumns<kVector, kLanes, kGroup, kPacks>;
   const Real* a;      // of the thread's head
@@ -28,7 +26,7 @@ struct ScoresV2 {
   __device__ Real relu(Real number) const { return number > 0 ? number : number * slope; }
 
   __device__ Pack<Real, kVector> argument_of(const Pack<T, kVector>& x, const Pack<T, kVector>& y,
-                                             const T* edge, long long column) const {
+                                             const T* edge, i64 column) const {
     Pack<Real, kVector> both;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) both.lane[v] = widen(x.lane[v]) + widen(y.lane[v]);
@@ -42,7 +40,7 @@ struct ScoresV2 {
 
   // x and y: the packs of both ends, which lie in these rows.
   __device__ Real part(const Columns& columns, const T* x_row, const Pack<T, kVector> (&x)[kPacks],
-                       const T* y_row, const Pack<T, kVector> (&y)[kPacks], long long edge) {
+                       const T* y_row, const Pack<T, kVector> (&y)[kPacks], i64 edge) {
     const T* const edge_row =
         features ? columns.row_of(features, edge, columns.heads * columns.width) : nullptr;
     Real sum = 0;
@@ -53,7 +51,7 @@ struct ScoresV2 {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) sum += vector[p].lane[v] * relu(argument[p].lane[v]);
     }
-    columns.for_each_other([&](long long c) {
+    columns.for_each_other([&](i64 c) {
       const Pack<Real, kVector> both =
           argument_of(load_shared_by_many<T, kVector>(x_row + c),
                       load_shared_by_many<T, kVector>(y_row + c), edge_row, c);
@@ -71,8 +69,7 @@ struct ScoresV2 {
   }
 };
 
-template <class T, int kVector, int kLanes, int kGroup, int kPacks>
-struct AttendV2 {
+template <class T, int kVector, int kLanes, int kGroup, int kPacks> struct AttendV2 {
   using Real = Sum<T>;
   using Running = Triple<Real, false, kVector, kPacks>;
   static constexpr int kAhead = kAheadOf<kPacks>;
@@ -81,28 +78,28 @@ struct AttendV2 {
   TripleTarget<T, false, kVector, kLanes, kGroup, kPacks> target;
   EdgeDropout<Real> dropout;
   const T* x;
-  long long x_stride;
+  i64 x_stride;
   const T* y;
-  long long y_stride;
+  i64 y_stride;
 
   const T* x_row = nullptr;
-  unsigned long long stream = 0;
+  u64 stream = 0;
   Pack<T, kVector> own[kPacks] = {};
   Pack<T, kVector> ahead[kAhead][kPacks] = {};
   const T* y_row[kAhead] = {};
-  long long col_id[kAhead] = {};
+  i64 col_id[kAhead] = {};
 
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     x_row = columns.row_of(x, row, x_stride);
     columns.load_packs(x_row, own);
     if (dropout.row_ids) stream = dropout.stream_of(dropout.row_ids[row]);
   }
-  __device__ void fetch(int k, long long column, long long) {
+  __device__ void fetch(int k, i64 column, i64) {
     y_row[k] = columns.row_of(y, column, y_stride);
     columns.load_packs(y_row[k], ahead[k]);
     if (dropout.row_ids) col_id[k] = dropout.col_ids[column];
   }
-  __device__ void add(int k, long long nonzero, Running& sum) {
+  __device__ void add(int k, i64 nonzero, Running& sum) {
     const Real score =
         over_lanes<kLanes>(scores.part(columns, x_row, own, y_row[k], ahead[k], nonzero));
     sum.take(score, false, dropout.factor(stream, col_id[k], columns), ahead[k]);
@@ -111,12 +108,11 @@ struct AttendV2 {
 
 template <class T, class Index, int kVector, int kLanes, int kGroup, int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
-    attend_v2(const long long* indptr, const Index* indices, const long long* tiles, const T* x,
-              long long x_stride, const T* y, long long y_stride, const Sum<T>* a,
-              const T* features, double slope, const long long* row_ids, const long long* col_ids,
-              long long key, long long threshold, double factor, long long heads, long long width,
-              long long column_tiles, Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p, Sum<T>* pi,
-              long long ending, T* out, Sum<T>* lse, Sum<T>* carry, long long carry_stride) {
+    attend_v2(const i64* indptr, const Index* indices, const i64* tiles, const T* x, i64 x_stride,
+              const T* y, i64 y_stride, const Sum<T>* a, const T* features, double slope,
+              const i64* row_ids, const i64* col_ids, i64 key, i64 threshold, double factor,
+              i64 heads, i64 width, i64 column_tiles, Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p,
+              Sum<T>* pi, i64 ending, T* out, Sum<T>* lse, Sum<T>* carry, i64 carry_stride) {
   using Work = AttendV2<T, kVector, kLanes, kGroup, kPacks>;
   const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, column_tiles);
   Work work{columns,
@@ -135,8 +131,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Gradients in y, over the rows of the transpose: of the sums, and through the scores.
-template <class T, int kVector, int kLanes, int kGroup, int kPacks>
-struct AttendV2Columns {
+template <class T, int kVector, int kLanes, int kGroup, int kPacks> struct AttendV2Columns {
   using Real = Sum<T>;
   using Running = GradientSum<Real, kVector, kPacks>;
   static constexpr int kAhead = 2;
@@ -145,30 +140,30 @@ struct AttendV2Columns {
   GradientTarget<T, kVector, kPacks> target;
   EdgeDropout<Real> dropout;
   const T* x;
-  long long x_stride;
+  i64 x_stride;
   const T* y;
-  long long y_stride;
+  i64 y_stride;
   const T* g;
-  long long g_stride;
+  i64 g_stride;
   const Real *lse, *inner;  // inner: D
   const int* narrow_order;
-  const long long* wide_order;
+  const i64* wide_order;
 
   // Of the source.
   const T* y_row = nullptr;
-  long long source_id = 0;
+  i64 source_id = 0;
   Pack<T, kVector> own[kPacks] = {};
   // Of the destinations on their way.
   Pack<T, kVector> x_ahead[kAhead][kPacks] = {}, g_ahead[kAhead][kPacks] = {};
-  long long destination[kAhead] = {}, row_id[kAhead] = {};
+  i64 destination[kAhead] = {}, row_id[kAhead] = {};
   Real normaliser[kAhead] = {}, mean[kAhead] = {};
 
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     y_row = columns.row_of(y, row, y_stride);
     columns.load_packs(y_row, own);
     if (dropout.row_ids) source_id = dropout.col_ids[row];
   }
-  __device__ void fetch(int k, long long column, long long) {
+  __device__ void fetch(int k, i64 column, i64) {
     destination[k] = column;
     normaliser[k] = __ldg(lse + columns.number(column));
     mean[k] = __ldg(inner + columns.number(column));
@@ -176,11 +171,10 @@ struct AttendV2Columns {
     columns.load_packs(columns.row_of(x, column, x_stride), x_ahead[k]);
     columns.load_packs(columns.row_of(g, column, g_stride), g_ahead[k]);
   }
-  __device__ void add(int k, long long nonzero, Running& sum) {
+  __device__ void add(int k, i64 nonzero, Running& sum) {
     const T* const x_row = columns.row_of(x, destination[k], x_stride);
     const T* const g_row = columns.row_of(g, destination[k], g_stride);
-    const long long edge =
-        scores.features ? listed_row(narrow_order, wide_order, nonzero) : nonzero;
+    const i64 edge = scores.features ? listed_row(narrow_order, wide_order, nonzero) : nonzero;
     const Real score =
         over_lanes<kLanes>(scores.part(columns, x_row, x_ahead[k], y_row, own, edge));
     const Real product = over_lanes<kLanes>(partial_product<Real>(own, g_ahead[k], columns) +
@@ -196,14 +190,13 @@ struct AttendV2Columns {
 
 template <class T, class Index, int kVector, int kLanes, int kGroup, int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
-    attend_v2_columns(const long long* indptr, const Index* indices, const long long* tiles,
-                      const T* x, long long x_stride, const T* y, long long y_stride,
-                      const Sum<T>* a, const T* features, const T* g, long long g_stride,
-                      const Sum<T>* lse, const Sum<T>* inner, const int* narrow_order,
-                      const long long* wide_order, double slope, const long long* row_ids,
-                      const long long* col_ids, long long key, long long threshold, double factor,
-                      long long heads, long long width, long long column_tiles, T* dy,
-                      Sum<T>* carry, long long carry_stride) {
+    attend_v2_columns(const i64* indptr, const Index* indices, const i64* tiles, const T* x,
+                      i64 x_stride, const T* y, i64 y_stride, const Sum<T>* a, const T* features,
+                      const T* g, i64 g_stride, const Sum<T>* lse, const Sum<T>* inner,
+                      const int* narrow_order, const i64* wide_order, double slope,
+                      const i64* row_ids, const i64* col_ids, i64 key, i64 threshold, double factor,
+                      i64 heads, i64 width, i64 column_tiles, T* dy, Sum<T>* carry,
+                      i64 carry_stride) {
   using Work = AttendV2Columns<T, kVector, kLanes, kGroup, kPacks>;
   const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, column_tiles);
   Work work{columns,
@@ -224,8 +217,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Gradients in x and a, over rows, and in the features of edges.
-template <class T, int kVector, int kLanes, int kGroup, int kPacks>
-struct AttendV2Rows {
+template <class T, int kVector, int kLanes, int kGroup, int kPacks> struct AttendV2Rows {
   using Real = Sum<T>;
   using Running = GradientSum<Real, kVector, kPacks>;
   static constexpr int kAhead = 2;
@@ -234,26 +226,26 @@ struct AttendV2Rows {
   GradientTarget<T, kVector, kPacks> target;
   EdgeDropout<Real> dropout;
   const T* x;
-  long long x_stride;
+  i64 x_stride;
   const T* y;
-  long long y_stride;
+  i64 y_stride;
   const T* g;
-  long long g_stride;
+  i64 g_stride;
   const Real *lse, *inner;  // inner: D
   T* feature_gradients;     // or null
 
   // Of the destination.
   const T *x_row = nullptr, *g_row = nullptr;
-  unsigned long long stream = 0;
+  u64 stream = 0;
   Real normaliser = 0, mean = 0;
   Pack<T, kVector> own[kPacks] = {}, own_g[kPacks] = {};
   // Of the sources on their way.
   Pack<T, kVector> ahead[kAhead][kPacks] = {};
   const T* y_row[kAhead] = {};
-  long long col_id[kAhead] = {};
+  i64 col_id[kAhead] = {};
   Pack<Real, kVector> of_a[kPacks] = {};  // over all rows
 
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     x_row = columns.row_of(x, row, x_stride);
     g_row = columns.row_of(g, row, g_stride);
     columns.load_packs(x_row, own);
@@ -262,12 +254,12 @@ struct AttendV2Rows {
     mean = inner[columns.number(row)];
     if (dropout.row_ids) stream = dropout.stream_of(dropout.row_ids[row]);
   }
-  __device__ void fetch(int k, long long column, long long) {
+  __device__ void fetch(int k, i64 column, i64) {
     y_row[k] = columns.row_of(y, column, y_stride);
     columns.load_packs(y_row[k], ahead[k]);
     if (dropout.row_ids) col_id[k] = dropout.col_ids[column];
   }
-  __device__ void add(int k, long long nonzero, Running& sum) {
+  __device__ void add(int k, i64 nonzero, Running& sum) {
     const Real score =
         over_lanes<kLanes>(scores.part(columns, x_row, own, y_row[k], ahead[k], nonzero));
     const Real product = over_lanes<kLanes>(partial_product<Real>(own_g, ahead[k], columns) +
@@ -286,7 +278,7 @@ struct AttendV2Rows {
         narrow(change, narrowed.lane[v]);
       }
       if (feature_gradients && columns.active) {
-        const long long stride = columns.heads * columns.width;
+        const i64 stride = columns.heads * columns.width;
         store(columns.row_of(feature_gradients, nonzero, stride) + columns.column(p), narrowed);
       }
     }
@@ -305,9 +297,7 @@ struct AttendV2Rows {
       Pack<Real, kVector> sum = found[thread];
       for (int group = 1; group < kThreads / kGroup; ++group) {
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) {
-          sum.lane[v] += found[group * kGroup + thread].lane[v];
-        }
+        for (int v = 0; v < kVector; ++v) { sum.lane[v] += found[group * kGroup + thread].lane[v]; }
       }
       store(columns.row_of(place, 0, 0) + columns.column(p), sum);
     }
@@ -316,13 +306,12 @@ struct AttendV2Rows {
 
 template <class T, class Index, int kVector, int kLanes, int kGroup, int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
-    attend_v2_rows(const long long* indptr, const Index* indices, const long long* tiles,
-                   const T* x, long long x_stride, const T* y, long long y_stride, const Sum<T>* a,
-                   const T* features, const T* g, long long g_stride, const Sum<T>* lse,
-                   const Sum<T>* inner, double slope, const long long* row_ids,
-                   const long long* col_ids, long long key, long long threshold, double factor,
-                   long long heads, long long width, long long column_tiles, T* dx,
-                   T* feature_gradients, Sum<T>* of_tiles, Sum<T>* carry, long long carry_stride) {
+    attend_v2_rows(const i64* indptr, const Index* indices, const i64* tiles, const T* x,
+                   i64 x_stride, const T* y, i64 y_stride, const Sum<T>* a, const T* features,
+                   const T* g, i64 g_stride, const Sum<T>* lse, const Sum<T>* inner, double slope,
+                   const i64* row_ids, const i64* col_ids, i64 key, i64 threshold, double factor,
+                   i64 heads, i64 width, i64 column_tiles, T* dx, T* feature_gradients,
+                   Sum<T>* of_tiles, Sum<T>* carry, i64 carry_stride) {
   using Work = AttendV2Rows<T, kVector, kLanes, kGroup, kPacks>;
   const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, column_tiles);
   Work work{columns,
@@ -339,7 +328,7 @@ __global__ void __launch_bounds__(kThreads)
             inner,
             feature_gradients};
   walk_tile<kGroup, Work::kAhead, kItems>(indptr, indices, tiles, work);
-  work.write_of_a(of_tiles + static_cast<long long>(blockIdx.x) * heads * width);
+  work.write_of_a(of_tiles + static_cast<i64>(blockIdx.x) * heads * width);
 }
 
 }  // namespace spgnn

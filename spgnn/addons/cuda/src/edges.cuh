@@ -1,6 +1,5 @@
-// Nonzeros with rows of numbers of their own: sums, products and extremes of what they make of the
-// rows in their columns (EdgeOp of types.hpp says what). Sums and extremes are balanced by the
-// merge path.
+// Nonzeros with rows of numbers of their own: sums, products and extremes of messages (EdgeOp of
+// types.hpp), along the merge path.
 #pragma once
 
 #include "nonzeros.cuh"
@@ -21,8 +20,7 @@ enum : int {
   kEdgePick
 };
 
-template <int kOp, class Real>
-__device__ inline Real message(Real x, Real v, Real w) {
+template <int kOp, class Real> __device__ inline Real message(Real x, Real v, Real w) {
   if (kOp == kEdgeMul) return x * v;
   if (kOp == kEdgeAdd) return x + v;
   if (kOp == kEdgeSub) return x - v;
@@ -40,22 +38,22 @@ struct Messages {
   static constexpr int kAhead = kAheadOfPacks<T, kVector, kPacks*(kReadsX + kReadsV)>;
   PackColumns<kVector, kLanes, kPacks> columns;
   Target target;
-  long long first_nonzero;  // of the tile
-  const int* order;         // rows of v; null, with the next: in the order of nonzeros
-  const long long* wide_order;
-  unsigned long long row_bytes;  // of x
-  const T* w;                    // of kEdgeGate, by row
-  long long w_stride;
+  i64 first_nonzero;  // of the tile
+  const int* order;   // rows of v; null, with the next: in the order of nonzeros
+  const i64* wide_order;
+  u64 row_bytes;  // of x
+  const T* w;     // of kEdgeGate, by row
+  i64 w_stride;
   const V* v;
-  long long v_stride;
-  long long width;       // columns that one number of v serves
+  i64 v_stride;
+  i64 width;             // columns that one number of v serves
   bool negated = false;  // messages, so that the smallest one is the largest
 
   const char* source[kPacks] = {};  // where the thread's columns of x begin
-  long long v_column[kPacks] = {};
+  i64 v_column[kPacks] = {};
   Pack<T, kVector> there[kAhead][kPacks] = {}, own[kPacks] = {};
   Pack<V, kVector> mine[kAhead][kPacks] = {};
-  long long at[kAhead] = {};
+  i64 at[kAhead] = {};
 
   __device__ void begin(const T* x) {
 #pragma unroll
@@ -64,7 +62,7 @@ struct Messages {
       v_column[p] = columns.readable(p) / width;  // the same for all of a pack
     }
   }
-  __device__ void begin_row(long long row) {
+  __device__ void begin_row(i64 row) {
     if constexpr (kOp == kEdgeGate) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
@@ -72,12 +70,10 @@ struct Messages {
       }
     }
   }
-  template <class Index>
-  __device__ void fetch(int k, Index column, long long nonzero) {
+  template <class Index> __device__ void fetch(int k, Index column, i64 nonzero) {
     at[k] = listed_row(order, wide_order, nonzero);
-    const unsigned long long skipped = bytes_before(column, row_bytes);
-    const V* const of_v =
-        v + (kOp == kEdgePick ? static_cast<long long>(column) : at[k]) * v_stride;
+    const u64 skipped = bytes_before(column, row_bytes);
+    const V* const of_v = v + (kOp == kEdgePick ? static_cast<i64>(column) : at[k]) * v_stride;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (kReadsX) there[k][p] = load_shared_by_many<T, kVector>(source[p] + skipped);
@@ -94,7 +90,7 @@ struct Messages {
       }
     }
   }
-  __device__ void add(int k, long long nonzero, Running& sum) {
+  __device__ void add(int k, i64 nonzero, Running& sum) {
     unrolled<kPacks, kVector>([&](int p, int lane) {
       const Sum<T> other = widen(there[k][p].lane[lane]);
       Sum<T> number;
@@ -112,16 +108,15 @@ struct Messages {
 template <class T, class V, class Index, int kOp, int kShared, int kVector, int kLanes, int kPacks,
           int kItems>
 __global__ void __launch_bounds__(kThreads)
-    edge_sum(const long long* indptr, const Index* indices, const long long* tiles,
-             const int* order, const long long* wide_order, const T* x, long long x_stride,
-             const T* w, long long w_stride, const V* v, long long v_stride, long long width,
-             T* out, long long out_stride, Sum<T>* carry, long long carry_stride,
-             long long columns) {
+    edge_sum(const i64* indptr, const Index* indices, const i64* tiles, const int* order,
+             const i64* wide_order, const T* x, i64 x_stride, const T* w, i64 w_stride, const V* v,
+             i64 v_stride, i64 width, T* out, i64 out_stride, Sum<T>* carry, i64 carry_stride,
+             i64 columns) {
   using Target = ProductTarget<T, false, kVector, kPacks>;
   using Work = Messages<T, V, kOp, kVector, kLanes, kPacks, Target>;
   Work work{{columns},
             {out, out_stride, nullptr, nullptr, carry, carry_stride, false},
-            tiles[3 * static_cast<long long>(blockIdx.x) + 1],
+            tiles[3 * static_cast<i64>(blockIdx.x) + 1],
             order,
             wide_order,
             keep(x_stride * sizeof(T)),
@@ -134,18 +129,17 @@ __global__ void __launch_bounds__(kThreads)
   walk_tile<kLanes, Work::kAhead, kItems>(indptr, indices, tiles, work);
 }
 
-// A group has a nonzero: g · x, g where x + v > 0, or the sum of those of g, x and v that are
-// there.
+// A group has a nonzero: g · x, g where x + v > 0, or the sum of what there is of g, x and v.
 template <class T, class Index, int kOp, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    edge_products(const long long* indptr, const Index* indices, const T* g, long long g_stride,
-                  const T* x, long long x_stride, const T* v, long long v_stride, T* out,
-                  long long out_stride, long long rows, long long nonzeros, long long columns) {
+    edge_products(const i64* indptr, const Index* indices, const T* g, i64 g_stride, const T* x,
+                  i64 x_stride, const T* v, i64 v_stride, T* out, i64 out_stride, i64 rows,
+                  i64 nonzeros, i64 columns) {
   const int thread = static_cast<int>(threadIdx.x);
-  const long long e = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  const i64 e = static_cast<i64>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   if (e >= nonzeros) return;
-  const long long i = row_of(indptr, 0, rows, e), j = static_cast<long long>(indices[e]);
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  const i64 i = row_of(indptr, 0, rows, e), j = static_cast<i64>(indices[e]);
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Pack<T, kVector> here{}, there{}, mine{}, made;
     if (g) here = load_shared_by_many<T, kVector>(g + i * g_stride + c);
     if (x) there = load_shared_by_many<T, kVector>(x + j * x_stride + c);
@@ -165,16 +159,15 @@ __global__ void __launch_bounds__(kThreads)
 // A group has a nonzero: the sum of g over those of its row's `each` rows of arg that name it.
 template <class T, class Arg, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    edge_picks(const long long* indptr, const T* g, long long g_stride, const Arg* arg,
-               long long arg_stride, long long each, T* out, long long out_stride, long long rows,
-               long long nonzeros, long long columns) {
+    edge_picks(const i64* indptr, const T* g, i64 g_stride, const Arg* arg, i64 arg_stride,
+               i64 each, T* out, i64 out_stride, i64 rows, i64 nonzeros, i64 columns) {
   const int thread = static_cast<int>(threadIdx.x);
-  const long long e = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  const i64 e = static_cast<i64>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   if (e >= nonzeros) return;
-  const long long first = row_of(indptr, 0, rows, e) * each;
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  const i64 first = row_of(indptr, 0, rows, e) * each;
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Sum<T> sum[kVector] = {};
-    for (long long r = first; r < first + each; ++r) {
+    for (i64 r = first; r < first + each; ++r) {
       const auto named = load_shared_by_many<Arg, kVector>(arg + r * arg_stride + c);
       const auto here = load_shared_by_many<T, kVector>(g + r * g_stride + c);
 #pragma unroll
@@ -188,15 +181,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // What is no number comes before all that are.
-template <class Real>
-__device__ inline bool comes_before(Real number, Real other) {
+template <class Real> __device__ inline bool comes_before(Real number, Real other) {
   return number > other || (number != number && other == other);
 }
 
 // The largest numbers of a thread's columns so far, and of which of the tile's nonzeros the first
 // ones are; −1: of none yet.
-template <class Real, int kVector, int kPacks>
-struct Largest {
+template <class Real, int kVector, int kPacks> struct Largest {
   Pack<Real, kVector> number[kPacks];
   Pack<int, kVector> place[kPacks];
 
@@ -217,35 +208,33 @@ struct Largest {
   }
 };
 
-// Where extremes go. `arg` names nonzeros, or columns from first_column on; where numbers are what
-// tiles have left, it is as `left_arg` has it. Rows without nonzeros have 0 and −1, unless out and
-// arg are those of blocks before this one.
-template <class Out, class Index, class Arg, int kVector, int kPacks>
-struct ExtremeTarget {
+// Where extremes go. `arg` names nonzeros, or columns from first_column on, or is what `left_arg`
+// has. Empty rows have 0 and −1, or what blocks before this one gave.
+template <class Out, class Index, class Arg, int kVector, int kPacks> struct ExtremeTarget {
   using Real = Sum<Out>;
   using Running = Largest<Real, kVector, kPacks>;
   Out* out;
-  long long out_stride;
+  i64 out_stride;
   Arg* arg;
   Real* carry;  // and its columns' arg, both of the same shape
   Arg* carry_arg;
-  long long carry_stride;
-  const long long* row_map;
+  i64 carry_stride;
+  const i64* row_map;
   const Index* indices;
   const Arg* left_arg;
-  long long left_stride, first_column;  // negative: nonzeros
-  long long first_nonzero;
+  i64 left_stride, first_column;  // negative: nonzeros
+  i64 first_nonzero;
   bool begun, negated;
 
-  __device__ Arg arg_of(int place, long long column) const {
-    const long long e = first_nonzero + place;
+  __device__ Arg arg_of(int place, i64 column) const {
+    const i64 e = first_nonzero + place;
     if (place < 0) return Arg(-1);
     if (left_arg) return left_arg[e * left_stride + column];
     return static_cast<Arg>(first_column < 0 ? e : first_column + indices[e]);
   }
   template <class Columns>
-  __device__ void write_row(long long row, const Columns& columns, const Running& best) const {
-    const long long to = row_map ? row_map[row] : row;
+  __device__ void write_row(i64 row, const Columns& columns, const Running& best) const {
+    const i64 to = row_map ? row_map[row] : row;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (!columns.has(p)) break;
@@ -268,31 +257,29 @@ struct ExtremeTarget {
     }
   }
   template <class Columns>
-  __device__ void write_carry(long long slot, const Columns& columns, const Running& best) const {
+  __device__ void write_carry(i64 slot, const Columns& columns, const Running& best) const {
     unrolled<kPacks, kVector>([&](int p, int v) {
       if (!columns.has(p)) return;
       const Real number = best.number[p].lane[v];
-      const long long column = columns.column(p) + v, to = slot * carry_stride + column;
+      const i64 column = columns.column(p) + v, to = slot * carry_stride + column;
       carry[to] = negated ? -number : number;
       carry_arg[to] = arg_of(best.place[p].lane[v], column);
     });
   }
 };
 
-// The largest or smallest messages of a row, and the first nonzero that has each. Grid: tiles ×
-// column tiles.
+// The largest or smallest messages, and the first nonzero of each. Grid: tiles × column tiles.
 template <class In, class Out, class Index, class Arg, int kOp, int kVector, int kLanes, int kPacks,
           int kItems>
 __global__ void __launch_bounds__(kThreads)
-    edge_extremes(const long long* indptr, const Index* indices, const long long* tiles,
-                  const long long* row_map, const In* x, long long x_stride, const In* v,
-                  long long v_stride, long long width, const Arg* left_arg, long long left_stride,
-                  long long first_column, long long largest, long long begun, Out* out,
-                  long long out_stride, Arg* arg, Sum<Out>* carry, Arg* carry_arg,
-                  long long carry_stride, long long columns) {
+    edge_extremes(const i64* indptr, const Index* indices, const i64* tiles, const i64* row_map,
+                  const In* x, i64 x_stride, const In* v, i64 v_stride, i64 width,
+                  const Arg* left_arg, i64 left_stride, i64 first_column, i64 largest, i64 begun,
+                  Out* out, i64 out_stride, Arg* arg, Sum<Out>* carry, Arg* carry_arg,
+                  i64 carry_stride, i64 columns) {
   using Target = ExtremeTarget<Out, Index, Arg, kVector, kPacks>;
   using Work = Messages<In, In, kOp, kVector, kLanes, kPacks, Target>;
-  const long long first_nonzero = tiles[3 * static_cast<long long>(blockIdx.x) + 1];
+  const i64 first_nonzero = tiles[3 * static_cast<i64>(blockIdx.x) + 1];
   Work work{{columns},
             {out, out_stride, arg, carry, carry_arg, carry_stride, row_map, indices, left_arg,
              left_stride, first_column, first_nonzero, begun != 0, largest == 0},

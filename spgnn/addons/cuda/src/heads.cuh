@@ -1,5 +1,4 @@
-// Heads of attention: which threads have which columns, and softmaxes that are not finished, of
-// largest score, sum of exponentials and weighted sum of features.
+// Which threads have which columns of heads, and softmaxes that are not finished.
 #pragma once
 
 #include "merge_path.cuh"
@@ -9,23 +8,20 @@
 namespace spgnn {
 
 // Nonzeros on their way to a thread that has so many packs of columns.
-template <int kPacks>
-constexpr int kAheadOf = kPacks > 2 ? 2 : 4;
+template <int kPacks> constexpr int kAheadOf = kPacks > 2 ? 2 : 4;
 
-// kLanes threads share the columns of a head, kGroup threads those of kGroup / kLanes heads. They
-// hold kTile columns of each head at a time; the grid's second dimension counts tiles of heads,
-// and of columns where a head is wider.
-template <int kVector, int kLanes, int kGroup, int kPacks>
-struct HeadColumns {
+// kLanes threads share the columns of a head, kGroup threads kGroup / kLanes heads, kTile columns
+// of each at a time; the grid's second dimension counts tiles of heads, and of columns.
+template <int kVector, int kLanes, int kGroup, int kPacks> struct HeadColumns {
   static constexpr int kTile = kLanes * kPacks * kVector;
-  long long heads, width, head, begin;
+  i64 heads, width, head, begin;
   int lane;
   bool active;  // others come along with the last head, and write nothing
 
-  __device__ HeadColumns(long long all_heads, long long of_head, long long column_tiles)
+  __device__ HeadColumns(i64 all_heads, i64 of_head, i64 column_tiles)
       : heads(all_heads), width(of_head) {
     const int thread = static_cast<int>(threadIdx.x);
-    const long long tile = blockIdx.y;
+    const i64 tile = blockIdx.y;
     head = tile / column_tiles * (kGroup / kLanes) + thread % kGroup / kLanes;
     begin = tile % column_tiles * kTile;
     lane = thread % kLanes;
@@ -33,15 +29,14 @@ struct HeadColumns {
     if (!active) head = heads - 1;
   }
 
-  __device__ long long column(int pack) const { return begin + (pack * kLanes + lane) * kVector; }
+  __device__ i64 column(int pack) const { return begin + (pack * kLanes + lane) * kVector; }
   __device__ bool has(int pack) const { return column(pack) < width; }
   __device__ bool leads() const { return active && lane == 0 && begin == 0; }
   // Where this head begins in row r of a matrix.
-  template <class T>
-  __device__ T* row_of(T* matrix, long long r, long long stride) const {
+  template <class T> __device__ T* row_of(T* matrix, i64 r, i64 stride) const {
     return matrix + r * stride + head * width;
   }
-  __device__ long long number(long long r) const { return r * heads + head; }
+  __device__ i64 number(i64 r) const { return r * heads + head; }
 
   template <class T>
   __device__ void load_packs(const T* row, Pack<T, kVector> (&packs)[kPacks]) const {
@@ -52,18 +47,16 @@ struct HeadColumns {
   }
 
   // f(column) for this thread's columns of the head that are outside of the tile.
-  template <class Function>
-  __device__ void for_each_other(Function f) const {
+  template <class Function> __device__ void for_each_other(Function f) const {
     if (width <= kTile) return;
-    for (long long c = lane * kVector; c < width; c += kLanes * kVector) {
+    for (i64 c = lane * kVector; c < width; c += kLanes * kVector) {
       if (c < begin || c >= begin + kTile) f(c);
     }
   }
 };
 
 // The sum over the threads of a head; every one gets the same bits.
-template <int kLanes, class Real>
-__device__ inline Real over_lanes(Real sum) {
+template <int kLanes, class Real> __device__ inline Real over_lanes(Real sum) {
 #pragma unroll
   for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(mates<kLanes>(), sum, offset);
@@ -72,44 +65,35 @@ __device__ inline Real over_lanes(Real sum) {
 }
 
 // What dropout multiplies weights with: a hash of the edge's ends, the bits of the CPU kernel.
-template <class Real>
-struct EdgeDropout {
-  const long long *row_ids, *col_ids;  // of destinations and sources; null: nothing is dropped
-  unsigned long long seed, threshold;
+template <class Real> struct EdgeDropout {
+  const i64 *row_ids, *col_ids;  // of destinations and sources; null: nothing is dropped
+  u64 seed, threshold;
   Real kept;
 
-  __device__ EdgeDropout(const long long* rows, const long long* cols, long long key,
-                         long long limit, double factor)
-      : row_ids(rows),
-        col_ids(cols),
-        seed(mix64(static_cast<unsigned long long>(key))),
-        threshold(static_cast<unsigned long long>(limit)),
-        kept(static_cast<Real>(factor)) {}
+  __device__ EdgeDropout(const i64* rows, const i64* cols, i64 key, i64 limit, double factor)
+      : row_ids(rows), col_ids(cols), seed(mix64(static_cast<u64>(key))),
+        threshold(static_cast<u64>(limit)), kept(static_cast<Real>(factor)) {}
 
-  __device__ unsigned long long stream_of(long long row_id) const {
-    return mix64(seed + kGolden * (static_cast<unsigned long long>(row_id) + 1));
+  __device__ u64 stream_of(i64 row_id) const {
+    return mix64(seed + kGolden * (static_cast<u64>(row_id) + 1));
   }
   template <class Columns>
-  __device__ Real factor(unsigned long long stream, long long col_id,
-                         const Columns& columns) const {
+  __device__ Real factor(u64 stream, i64 col_id, const Columns& columns) const {
     if (!row_ids) return 1;
-    const unsigned long long place =
-        static_cast<unsigned long long>(col_id) * static_cast<unsigned long long>(columns.heads) +
-        static_cast<unsigned long long>(columns.head);
-    const unsigned long long bits = mix64(stream + kGolden * (place / 2 + 1));
-    const unsigned long long half = place % 2 ? bits >> 32 : bits & 0xffffffffu;
+    const u64 place =
+        static_cast<u64>(col_id) * static_cast<u64>(columns.heads) + static_cast<u64>(columns.head);
+    const u64 bits = mix64(stream + kGolden * (place / 2 + 1));
+    const u64 half = place % 2 ? bits >> 32 : bits & 0xffffffffu;
     return half < threshold ? Real(0) : kept;
   }
 };
 
-template <class Real>
-__device__ inline Real minus_infinity() {
+template <class Real> __device__ inline Real minus_infinity() {
   return -__uint_as_float(0x7f800000u);
 }
 
 // One thread's part of a row's triple. kTwice: also of the nonzeros with a positive argument alone.
-template <class Real, bool kTwice, int kVector, int kPacks>
-struct Triple {
+template <class Real, bool kTwice, int kVector, int kPacks> struct Triple {
   static constexpr int kSums = kTwice ? 2 * kPacks : kPacks;
   Pack<Real, kVector> sums[kSums];  // O, then P
   Real m, n, pi;
@@ -161,24 +145,22 @@ struct Triple {
 };
 
 // Where triples of rows lie: sums at `stride`, numbers at `number_stride` from row to row.
-template <class Real>
-struct Triples {
+template <class Real> struct Triples {
   Real *m, *n, *o, *p, *pi;  // p and pi may be null
-  long long stride, number_stride;
+  i64 stride, number_stride;
 
   template <bool kTwice, int kVector, int kPacks, class Columns>
-  __device__ Triple<Real, kTwice, kVector, kPacks> read(long long row,
-                                                        const Columns& columns) const {
+  __device__ Triple<Real, kTwice, kVector, kPacks> read(i64 row, const Columns& columns) const {
     Triple<Real, kTwice, kVector, kPacks> triple;
     triple.clear();
-    const long long number = row * number_stride + columns.head;
+    const i64 number = row * number_stride + columns.head;
     triple.m = m[number];
     triple.n = n[number];
     if (kTwice && pi) triple.pi = pi[number];
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       if (!columns.has(k)) break;
-      const long long c = columns.column(k);
+      const i64 c = columns.column(k);
       triple.sums[k] = load<Real, kVector>(columns.row_of(o, row, stride) + c);
       if (kTwice && p) {
         triple.sums[triple.kSums - kPacks + k] =
@@ -189,10 +171,10 @@ struct Triples {
   }
 
   template <bool kTwice, int kVector, int kPacks, class Columns>
-  __device__ void write(long long row, const Columns& columns,
+  __device__ void write(i64 row, const Columns& columns,
                         const Triple<Real, kTwice, kVector, kPacks>& triple) const {
     if (!columns.active) return;
-    const long long number = row * number_stride + columns.head;
+    const i64 number = row * number_stride + columns.head;
     if (columns.leads()) {
       m[number] = triple.m;
       n[number] = triple.n;
@@ -201,7 +183,7 @@ struct Triples {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       if (!columns.has(k)) break;
-      const long long c = columns.column(k);
+      const i64 c = columns.column(k);
       store(columns.row_of(o, row, stride) + c, triple.sums[k]);
       if (kTwice) {
         store(columns.row_of(p, row, stride) + c, triple.sums[triple.kSums - kPacks + k]);
@@ -212,8 +194,7 @@ struct Triples {
 
 // Triples of rows that cross tiles, beside each other: O, P, m, n, pi.
 template <class Real, bool kTwice>
-__device__ inline Triples<Real> carried_triples(Real* carry, long long stride, long long heads,
-                                                long long width) {
+__device__ inline Triples<Real> carried_triples(Real* carry, i64 stride, i64 heads, i64 width) {
   Real* const m = carry + (kTwice ? 2 : 1) * heads * width;
   return {m, m + heads, carry, carry + heads * width, m + 2 * heads, stride, stride};
 }
@@ -227,15 +208,15 @@ struct TripleTarget {
   using Columns = HeadColumns<kVector, kLanes, kGroup, kPacks>;
   using Running = Triple<Real, kTwice, kVector, kPacks>;
   Triples<Real> rows, carry;
-  long long ending;
+  i64 ending;
   T* out;
   Real* lse;
-  const long long* row_map = nullptr;  // row r is row row_map[r] of the target
+  const i64* row_map = nullptr;  // row r is row row_map[r] of the target
 
-  __device__ void write_carry(long long slot, const Columns& columns, const Running& triple) const {
+  __device__ void write_carry(i64 slot, const Columns& columns, const Running& triple) const {
     carry.write(slot, columns, triple);
   }
-  __device__ void write_row(long long row, const Columns& columns, Running triple) const {
+  __device__ void write_row(i64 row, const Columns& columns, Running triple) const {
     if (row_map) row = row_map[row];
     if (ending == kFinished) {
       finish(row, columns, triple);
@@ -251,7 +232,7 @@ struct TripleTarget {
     rows.write(row, columns, triple);
   }
 
-  __device__ void finish(long long row, const Columns& columns, Running triple) const {
+  __device__ void finish(i64 row, const Columns& columns, Running triple) const {
     if (!columns.active) return;
     if (columns.leads()) lse[columns.number(row)] = triple.m + logarithm(triple.n);
     triple.scale(triple.n == 0 ? Real(0) : Real(1) / triple.n);
@@ -259,7 +240,7 @@ struct TripleTarget {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       if (!columns.has(k)) break;
-      const long long c = columns.column(k), stride = columns.heads * columns.width;
+      const i64 c = columns.column(k), stride = columns.heads * columns.width;
       Pack<T, kVector> narrowed;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) narrow(triple.sums[k].lane[v], narrowed.lane[v]);
@@ -275,19 +256,19 @@ struct TripleTarget {
 template <class T, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     end_triples(Sum<T>* from_m, Sum<T>* from_n, Sum<T>* from_o, Sum<T>* from_p, Sum<T>* from_pi,
-                long long count, long long heads, long long width, Sum<T>* m, Sum<T>* n, Sum<T>* o,
-                Sum<T>* p, Sum<T>* pi, long long ending, T* out, Sum<T>* lse) {
+                i64 count, i64 heads, i64 width, Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p,
+                Sum<T>* pi, i64 ending, T* out, Sum<T>* lse) {
   const int group = static_cast<int>(threadIdx.x) / kGroup;
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kGroup) + group;
+  const i64 i = static_cast<i64>(blockIdx.x) * (kThreads / kGroup) + group;
   if (i >= count) return;
-  const long long stride = heads * width;
+  const i64 stride = heads * width;
   const Triples<Sum<T>> from{from_m, from_n, from_o, from_p, from_pi, stride, heads};
   const TripleTarget<T, kTwice, kVector, kLanes, kGroup, kPacks> target{
       {m, n, o, p, pi, stride, heads}, {}, ending, out, lse};
   HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, 1);
   // The numbers last, for every tile of columns needs those that are there.
-  const long long tiles = (width + columns.kTile - 1) / columns.kTile;
-  for (long long tile = tiles > 0 ? tiles - 1 : 0; tile >= 0; --tile) {
+  const i64 tiles = (width + columns.kTile - 1) / columns.kTile;
+  for (i64 tile = tiles > 0 ? tiles - 1 : 0; tile >= 0; --tile) {
     columns.begin = tile * columns.kTile;
     target.write_row(i, columns, from.template read<kTwice, kVector, kPacks>(i, columns));
   }
@@ -303,20 +284,19 @@ struct MergeCarried {
   Triples<Sum<T>> from;
   Running ahead[kAhead] = {};
 
-  __device__ void begin_row(long long) {}
-  __device__ void fetch(int k, int, long long slot) {
+  __device__ void begin_row(i64) {}
+  __device__ void fetch(int k, int, i64 slot) {
     ahead[k] = from.template read<kTwice, kVector, kPacks>(slot, columns);
   }
-  __device__ void add(int k, long long, Running& sum) { sum.add(ahead[k]); }
+  __device__ void add(int k, i64, Running& sum) { sum.add(ahead[k]); }
 };
 
 template <class T, bool kTwice, int kVector, int kLanes, int kGroup, int kPacks, int kItems>
 __global__ void __launch_bounds__(kThreads)
-    merge_carried(const long long* indptr, const int* slots, const long long* tiles,
-                  const long long* rows, Sum<T>* carried, long long carried_stride, long long heads,
-                  long long width, long long column_tiles, Sum<T>* m, Sum<T>* n, Sum<T>* o,
-                  Sum<T>* p, Sum<T>* pi, long long ending, T* out, Sum<T>* lse, Sum<T>* carry,
-                  long long carry_stride) {
+    merge_carried(const i64* indptr, const int* slots, const i64* tiles, const i64* rows,
+                  Sum<T>* carried, i64 carried_stride, i64 heads, i64 width, i64 column_tiles,
+                  Sum<T>* m, Sum<T>* n, Sum<T>* o, Sum<T>* p, Sum<T>* pi, i64 ending, T* out,
+                  Sum<T>* lse, Sum<T>* carry, i64 carry_stride) {
   using Work = MergeCarried<T, kTwice, kVector, kLanes, kGroup, kPacks>;
   Work work{{heads, width, column_tiles},
             {{m, n, o, p, pi, heads * width, heads},

@@ -1,10 +1,8 @@
-// Walks along one tile of the merge path, for any kind of sum.
-//
-// The work on a CSR block is a list of items: its nonzeros and, after the last nonzero of each
-// row, that row's end. A block of threads takes one tile of the list (cut by tiling.py), a group of
-// threads an equal slice of the tile. Rows that cross slices are put together in shared memory,
-// rows that cross tiles in `carry`, which a second, much smaller pass sums up. Nothing is atomic
-// and every order is fixed, so results are bitwise reproducible.
+// Walks along one tile of the merge path: the work on a CSR block is a list of its nonzeros and,
+// after each row's last, that row's end. A block of threads takes a tile of it (cut by tiling.py),
+// a group of threads an equal slice. Rows that cross slices are put together in shared memory, rows
+// that cross tiles in `carry`, which a second pass sums up. Nothing is atomic: results are
+// reproducible.
 #pragma once
 
 #include "types.cuh"
@@ -15,10 +13,8 @@ constexpr int kNever = 0x7fffffff;
 constexpr int kWarp = 32;
 constexpr unsigned kAllOfWarp = 0xffffffffu;
 
-// How many of a tile's rows end within its first `items` items: the merge path's crossing of a
-// diagonal. row_end[i] counts the tile's nonzeros before the end of its row i.
-template <class Index>
-__device__ inline int rows_ended(const Index* row_end, int rows, int items) {
+// How many rows end within the first `items` items: the merge path's crossing of a diagonal.
+template <class Index> __device__ inline int rows_ended(const Index* row_end, int rows, int items) {
   int low = 0;
   int high = rows < items ? rows : items;
   while (low < high) {
@@ -33,8 +29,7 @@ __device__ inline int rows_ended(const Index* row_end, int rows, int items) {
 }
 
 // One thread's running sum over its columns of one row.
-template <class Real, int kVector, int kPacks>
-struct Accumulator {
+template <class Real, int kVector, int kPacks> struct Accumulator {
   Pack<Real, kVector> sums[kPacks];
 
   __device__ void clear() {
@@ -44,34 +39,27 @@ struct Accumulator {
     unrolled<kPacks, kVector>([&](int p, int v) { sums[p].lane[v] += other.sums[p].lane[v]; });
   }
   __device__ void take(int p, int v, Real number, int) { sums[p].lane[v] += number; }
-  template <class T>
-  __device__ void take(Real weight, const Pack<T, kVector> (&x)[kPacks]) {
+  template <class T> __device__ void take(Real weight, const Pack<T, kVector> (&x)[kPacks]) {
     unrolled<kPacks, kVector>(
         [&](int p, int v) { sums[p].lane[v] += weight * widen(x[p].lane[v]); });
   }
 };
 
 struct Nothing {
-  template <class Index>
-  __device__ void operator()(int, Index, long long) const {}
+  template <class Index> __device__ void operator()(int, Index, i64) const {}
 };
 
-// Sums up what the nonzeros of each row give, over the tile of this block of threads. Groups of
-// kGroup threads take an equal slice each; kAhead nonzeros are on their way to a thread at a time.
-//
-// Work is one thread's part:
+// Sums up a tile. Groups of kGroup threads take an equal slice each, kAhead nonzeros at a time.
+// Work is one thread's part; threads of a group come along together, so it may use their shuffles:
 //   Running                    a sum over some nonzeros of a row, with clear() and add(later ones)
 //   begin_row(row)             comes before the first nonzero of a row
 //   fetch(k, column, nonzero)  starts the loads of a nonzero, the k-th on its way
 //   add(k, nonzero, sum)       adds its share
-//   columns, target            where sums go: target.write_row(row, columns, sum),
-//   write_carry(slot,
-//                              columns, sum)
-// Threads of a group come along together, so Work may use their shuffles. stage(i, column, nonzero)
-// is called by one thread for the tile's i-th nonzero, before anybody fetches it.
+//   columns, target            target.write_row(row, columns, sum), write_carry(slot, columns, sum)
+// stage(i, column, nonzero) is called by one thread for the tile's i-th nonzero before any fetch.
 template <int kGroup, int kAhead, int kItems, class Index, class Work, class Stage = Nothing>
-__device__ inline void walk_tile(const long long* indptr, const Index* indices,
-                                 const long long* tiles, Work& work, const Stage& stage = {}) {
+__device__ inline void walk_tile(const i64* indptr, const Index* indices, const i64* tiles,
+                                 Work& work, const Stage& stage = {}) {
   using Running = typename Work::Running;
   constexpr int kGroups = kThreads / kGroup;
   __shared__ Index item[kItems];      // columns of the nonzeros, then the ends of the rows
@@ -79,8 +67,8 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
   __shared__ Running tail[kThreads];  // of a row that a later slice ends
   __shared__ int tail_row[kGroups];   // that row, or -1
 
-  const long long* const tile = tiles + 3 * static_cast<long long>(blockIdx.x);
-  const long long first_row = tile[0], first_nonzero = tile[1];
+  const i64* const tile = tiles + 3 * static_cast<i64>(blockIdx.x);
+  const i64 first_row = tile[0], first_nonzero = tile[1];
   const int rows = static_cast<int>(tile[3] - first_row);
   const int nonzeros = static_cast<int>(tile[4] - first_nonzero);
   const bool tile_open = first_nonzero > indptr[first_row];  // its first row began before
@@ -143,8 +131,7 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
   const bool leaves_row = stop > row_begin(last_row);
   if (leaves_row) tail[thread] = sum;
   if (thread % kGroup == 0) tail_row[group] = leaves_row ? last_row : -1;
-  // Of a warp's slices that leave the same row, each tail becomes the sum of all up to its own: in
-  // few steps, where one slice would add up to 32 of a long row.
+  // Of a warp's slices that leave the same row, each tail becomes the sum of all up to its own.
   constexpr int kTogether = kWarp / kGroup;
   auto joins = [&](int steps) {
     return group % kTogether >= steps && tail_row[group] >= 0 &&

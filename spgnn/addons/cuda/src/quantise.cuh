@@ -13,7 +13,7 @@ constexpr unsigned kInfinityBits = 0x7f800000u;
 constexpr unsigned kLeastScale = 0x08800000u;  // 2⁻¹¹⁰
 constexpr unsigned kNanHeader = 0x7fc07fc0u;
 
-__device__ inline long long packed_bytes(long long columns, int bits) {
+__device__ inline i64 packed_bytes(i64 columns, int bits) {
   return bits == 16 ? 2 * columns : kHeaderBytes + (columns * bits + 7) / 8;
 }
 
@@ -22,13 +22,13 @@ struct RandomHalves {
   unsigned start, factor;
   bool stochastic;
 
-  __device__ RandomHalves(long long key, long long id, bool drawn) : stochastic(drawn) {
-    const unsigned long long stream = stream_of(key, id);
+  __device__ RandomHalves(i64 key, i64 id, bool drawn) : stochastic(drawn) {
+    const u64 stream = stream_of(key, id);
     start = static_cast<unsigned>(stream);
     factor = static_cast<unsigned>(stream >> 32) | 1u;
   }
   // Of column v of the chunk at c.
-  __device__ unsigned at(long long c, int v) const {
+  __device__ unsigned at(i64 c, int v) const {
     if (!stochastic) return 0x8000u;
     const unsigned chunk = static_cast<unsigned>(c);
     unsigned z = start + (chunk / 32 * 16 + chunk % 16 + static_cast<unsigned>(v)) * 0x9e3779b9u;
@@ -39,8 +39,7 @@ struct RandomHalves {
 };
 
 // Minimum and scale of a row: bfloat16, rounded outward.
-template <class Real>
-struct RowScale {
+template <class Real> struct RowScale {
   Real low, scale, inverse;
   unsigned header;
 
@@ -69,16 +68,14 @@ struct RowScale {
 };
 
 // The same in the other direction.
-template <class Real>
-__device__ inline Real arrived_code(Real low, Real scale, unsigned code) {
+template <class Real> __device__ inline Real arrived_code(Real low, Real scale, unsigned code) {
   return low + scale * static_cast<Real>(code);
 }
 
-template <int kWords>
-using Words = Pack<unsigned, kWords>;
+template <int kWords> using Words = Pack<unsigned, kWords>;
 
 __device__ inline bool is_aligned(const unsigned char* place, int bytes) {
-  return reinterpret_cast<unsigned long long>(place) % static_cast<unsigned>(bytes) == 0;
+  return reinterpret_cast<u64>(place) % static_cast<unsigned>(bytes) == 0;
 }
 
 // The first bytes of some words, by the widest stores that their number and place allow.
@@ -116,8 +113,7 @@ __device__ inline unsigned two_bytes(const unsigned char* from) {
 }
 
 // Words from any place.
-template <int kWords>
-__device__ inline Words<kWords> get(const unsigned char* from) {
+template <int kWords> __device__ inline Words<kWords> get(const unsigned char* from) {
   if (is_aligned(from, 4 * kWords)) {
     return load<unsigned, kWords>(reinterpret_cast<const unsigned*>(from));
   }
@@ -131,8 +127,7 @@ __device__ inline Words<kWords> get(const unsigned char* from) {
 
 // kChunk columns from c on of what is sent: x, with what was lost of it before.
 template <class T, int kVector>
-__device__ inline void load_chunk(const T* x, const T* residual, long long c, long long columns,
-                                  Sum<T>* sent) {
+__device__ inline void load_chunk(const T* x, const T* residual, i64 c, i64 columns, Sum<T>* sent) {
 #pragma unroll
   for (int v = 0; v < kChunk; v += kVector) {
     if (c + v >= columns) break;
@@ -147,14 +142,13 @@ __device__ inline void load_chunk(const T* x, const T* residual, long long c, lo
 }
 
 // Notes what arrives in place of column v of the chunk at c.
-template <class T>
-struct Notes {
+template <class T> struct Notes {
   const T* x;
   T* residual;  // or null
   double error = 0, size = 0;
   T left[kChunk] = {};
 
-  __device__ void take(int v, long long c, Sum<T> sent, Sum<T> arrived) {
+  __device__ void take(int v, i64 c, Sum<T> sent, Sum<T> arrived) {
     T stored;
     narrow(arrived, stored);
     const Sum<T> wide = widen(stored);
@@ -164,8 +158,7 @@ struct Notes {
     narrow(wide - wide == 0 ? sent - wide : Sum<T>(0), left[v]);
   }
 
-  template <int kVector>
-  __device__ void write(long long c, long long columns) {
+  template <int kVector> __device__ void write(i64 c, i64 columns) {
     if (!residual) return;
 #pragma unroll
     for (int v = 0; v < kChunk; v += kVector) {
@@ -179,8 +172,8 @@ struct Notes {
 };
 
 template <class T, int kVector>
-__device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& random, long long c,
-                                   int count, unsigned char* to, Notes<T>& notes, bool noting) {
+__device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& random, i64 c, int count,
+                                   unsigned char* to, Notes<T>& notes, bool noting) {
   Words<kChunk / 2> words{};
 #pragma unroll
   for (int v = 0; v < kChunk; ++v) {
@@ -199,8 +192,8 @@ __device__ inline unsigned nearest(double x) { return __double2uint_rn(x); }
 
 template <class T>
 __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& scale, int bits,
-                                  const RandomHalves& random, long long c, int count,
-                                  unsigned char* to, Notes<T>& notes, bool noting) {
+                                  const RandomHalves& random, i64 c, int count, unsigned char* to,
+                                  Notes<T>& notes, bool noting) {
   const unsigned most = (1u << bits) - 1u;
   unsigned halves[2] = {};  // of the chunk
 #pragma unroll
@@ -218,8 +211,7 @@ __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& sc
                  scale.header == kNanHeader ? nothing : arrived_code(scale.low, scale.scale, code));
     }
   }
-  const unsigned long long word = halves[0] | static_cast<unsigned long long>(halves[1])
-                                                  << (4 * bits);
+  const u64 word = halves[0] | static_cast<u64>(halves[1]) << (4 * bits);
   const Words<2> words{{static_cast<unsigned>(word), static_cast<unsigned>(word >> 32)}};
   put(to + kHeaderBytes + c * bits / 8, words, (count * bits + 7) / 8);
 }
@@ -227,14 +219,14 @@ __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& sc
 // kLanes threads pack a row. Every thread stays to the end, for all meet in between.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    quantise_rows(const T* x, long long x_stride, const int* narrow_rows,
-                  const long long* wide_rows, long long all_bits, const long long* ids,
-                  long long key, long long stochastic, T* residual, long long residual_stride,
-                  double* lost, unsigned char* packed, long long count, long long columns) {
+    quantise_rows(const T* x, i64 x_stride, const int* narrow_rows, const i64* wide_rows,
+                  i64 all_bits, const i64* ids, i64 key, i64 stochastic, T* residual,
+                  i64 residual_stride, double* lost, unsigned char* packed, i64 count,
+                  i64 columns) {
   using Real = Sum<T>;
   __shared__ double shared_sums[kThreads];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  const i64 i = static_cast<i64>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   const bool mine = i < count;
   const T* const own = x + (mine ? listed_row(narrow_rows, wide_rows, i) : 0) * x_stride;
   T* const before = mine && residual ? residual + i * residual_stride : nullptr;
@@ -243,7 +235,7 @@ __global__ void __launch_bounds__(kThreads)
   Real smallest = columns ? infinity : Real(0), largest = -smallest;
   Real sent[kChunk];
   const bool scales = bits != 16;  // bfloat16 has no header: its rows are read once
-  for (long long c = lane * kChunk; mine && scales && c < columns; c += kLanes * kChunk) {
+  for (i64 c = lane * kChunk; mine && scales && c < columns; c += kLanes * kChunk) {
     load_chunk<T, kVector>(own, before, c, columns, sent);
 #pragma unroll
     for (int v = 0; v < kChunk; ++v) {
@@ -267,7 +259,7 @@ __global__ void __launch_bounds__(kThreads)
     const RowScale<Real> scale(smallest, largest, scales ? bits : 1);
     const bool noting = before || lost;
     if (scales && lane == 0) put(to, Words<1>{{scale.header}}, kHeaderBytes);
-    for (long long c = lane * kChunk; c < columns; c += kLanes * kChunk) {
+    for (i64 c = lane * kChunk; c < columns; c += kLanes * kChunk) {
       // One chunk a thread is what it has read already.
       if (!scales || columns > kLanes * kChunk) {
         load_chunk<T, kVector>(own, before, c, columns, sent);
@@ -286,20 +278,19 @@ __global__ void __launch_bounds__(kThreads)
   const double error = over_group<kThreads>(notes.error, shared_sums, sum);
   const double size = over_group<kThreads>(notes.size, shared_sums, sum);
   if (thread == 0) {
-    lost[2 * static_cast<long long>(blockIdx.x)] = error;
-    lost[2 * static_cast<long long>(blockIdx.x) + 1] = size;
+    lost[2 * static_cast<i64>(blockIdx.x)] = error;
+    lost[2 * static_cast<i64>(blockIdx.x) + 1] = size;
   }
 }
 
 // kLanes threads unpack a row, kVector columns at a time.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    dequantise_rows(const unsigned char* packed, long long all_bits, const int* narrow_rows,
-                    const long long* wide_rows, T* y, long long y_stride, long long count,
-                    long long columns) {
+    dequantise_rows(const unsigned char* packed, i64 all_bits, const int* narrow_rows,
+                    const i64* wide_rows, T* y, i64 y_stride, i64 count, i64 columns) {
   using Real = Sum<T>;
   const int thread = static_cast<int>(threadIdx.x);
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  const i64 i = static_cast<i64>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
   if (i >= count) return;
   const int bits = static_cast<int>(all_bits);
   const unsigned char* from = packed + i * packed_bytes(columns, bits);
@@ -310,7 +301,7 @@ __global__ void __launch_bounds__(kThreads)
     scale = __uint_as_float(two_bytes(from + 2) << 16);
     from += kHeaderBytes;
   }
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     unsigned codes[kVector];
     if (bits == 16 && kVector % 2 == 0) {
       const Words<(kVector + 1) / 2> words = get<(kVector + 1) / 2>(from + 2 * c);
@@ -323,7 +314,7 @@ __global__ void __launch_bounds__(kThreads)
     } else {
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        const long long bit = (c + v) * bits;
+        const i64 bit = (c + v) * bits;
         codes[v] = bits == 16 ? two_bytes(from + bit / 8)
                               : from[bit / 8] >> (bit % 8) & ((1u << bits) - 1u);
       }

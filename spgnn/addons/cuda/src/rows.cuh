@@ -7,26 +7,24 @@ namespace spgnn {
 
 constexpr int kRowsInFlight = 4;  // independent loads of one thread
 
-// Y[i] = scale[i] X[rows[i]]. A group of kLanes threads moves kRowsInFlight rows at a time;
-// neighbouring groups write neighbouring rows.
+// Y[i] = scale[i] X[rows[i]]. A group of kLanes threads moves kRowsInFlight rows at a time.
 template <class T, class Index, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    gather_rows(const T* x, long long x_stride, const Index* rows, const Sum<T>* scale, T* y,
-                long long y_stride, long long count, long long columns) {
+    gather_rows(const T* x, i64 x_stride, const Index* rows, const Sum<T>* scale, T* y,
+                i64 y_stride, i64 count, i64 columns) {
   constexpr int kGroups = kThreads / kLanes;
   const int thread = static_cast<int>(threadIdx.x);
-  const long long first =
-      static_cast<long long>(blockIdx.x) * (kGroups * kRowsInFlight) + thread / kLanes;
+  const i64 first = static_cast<i64>(blockIdx.x) * (kGroups * kRowsInFlight) + thread / kLanes;
   const T* source[kRowsInFlight];
   Sum<T> factor[kRowsInFlight];
 #pragma unroll
   for (int k = 0; k < kRowsInFlight; ++k) {
     // Beyond the end the last row is read again, and not written.
-    const long long i = first + k * kGroups < count ? first + k * kGroups : count - 1;
-    source[k] = x + static_cast<long long>(rows[i]) * x_stride;
+    const i64 i = first + k * kGroups < count ? first + k * kGroups : count - 1;
+    source[k] = x + static_cast<i64>(rows[i]) * x_stride;
     factor[k] = scale ? scale[i] : Sum<T>(1);
   }
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Pack<T, kVector> pack[kRowsInFlight];
 #pragma unroll
     for (int k = 0; k < kRowsInFlight; ++k) {
@@ -34,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int k = 0; k < kRowsInFlight; ++k) {
-      const long long i = first + k * kGroups;
+      const i64 i = first + k * kGroups;
       if (i >= count) break;
       if (scale) {
 #pragma unroll
@@ -48,41 +46,39 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
-__device__ inline unsigned long long mix64(unsigned long long z) {
+__device__ inline u64 mix64(u64 z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   return z ^ (z >> 31);
 }
-constexpr unsigned long long kGolden = 0x9e3779b97f4a7c15ull;
+constexpr u64 kGolden = 0x9e3779b97f4a7c15ull;
 
-// A vertex drops the same features on any device (docs/kernels.md); one 64-bit hash decides two
-// columns.
-__device__ inline unsigned long long stream_of(long long key, long long vertex_id) {
-  const unsigned long long seed = mix64(static_cast<unsigned long long>(key));
-  return mix64(seed + kGolden * (static_cast<unsigned long long>(vertex_id) + 1));
+// The same features are dropped on any device; one 64-bit hash decides two columns.
+__device__ inline u64 stream_of(i64 key, i64 vertex_id) {
+  const u64 seed = mix64(static_cast<u64>(key));
+  return mix64(seed + kGolden * (static_cast<u64>(vertex_id) + 1));
 }
-__device__ inline unsigned long long draws_of(unsigned long long stream, long long column) {
-  return mix64(stream + kGolden * static_cast<unsigned long long>(column / 2 + 1));
+__device__ inline u64 draws_of(u64 stream, i64 column) {
+  return mix64(stream + kGolden * static_cast<u64>(column / 2 + 1));
 }
-__device__ inline bool is_dropped(unsigned long long draws, long long column, long long threshold) {
-  const unsigned long long half = column % 2 ? draws >> 32 : draws & 0xffffffffu;
-  return half < static_cast<unsigned long long>(threshold);
+__device__ inline bool is_dropped(u64 draws, i64 column, i64 threshold) {
+  const u64 half = column % 2 ? draws >> 32 : draws & 0xffffffffu;
+  return half < static_cast<u64>(threshold);
 }
 
 // Y[i] = X[i] · factor where kept, 0 elsewhere.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    dropout_rows(const T* x, long long x_stride, const long long* vertex_ids, T* y,
-                 long long y_stride, long long count, long long columns, long long key,
-                 long long threshold, double factor) {
+    dropout_rows(const T* x, i64 x_stride, const i64* vertex_ids, T* y, i64 y_stride, i64 count,
+                 i64 columns, i64 key, i64 threshold, double factor) {
   constexpr int kGroups = kThreads / kLanes;
   const int thread = static_cast<int>(threadIdx.x);
-  const long long i = static_cast<long long>(blockIdx.x) * kGroups + thread / kLanes;
+  const i64 i = static_cast<i64>(blockIdx.x) * kGroups + thread / kLanes;
   if (i >= count) return;
-  const unsigned long long stream = stream_of(key, vertex_ids[i]);
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  const u64 stream = stream_of(key, vertex_ids[i]);
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Pack<T, kVector> pack = load<T, kVector>(x + i * x_stride + c);
-    unsigned long long draws = 0;
+    u64 draws = 0;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       if (v % 2 == 0) draws = draws_of(stream, c + v);
@@ -96,8 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 // As update.py numbers them.
 constexpr int kRelu = 1, kLeakyRelu = 2, kElu = 3;
 
-template <class S>
-__device__ inline S activated(S x, long long act, S alpha) {
+template <class S> __device__ inline S activated(S x, i64 act, S alpha) {
   if (!(x < 0)) return x;  // a NaN stays one
   return act == kRelu ? S(0) : act == kLeakyRelu ? x * alpha : act == kElu ? alpha * expm1(x) : x;
 }
@@ -105,15 +100,15 @@ __device__ inline S activated(S x, long long act, S alpha) {
 // y = dropout(act(x + bias)), each step rounded to T; y may be x.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    update_rows(const T* x, long long x_stride, const Sum<T>* bias, long long act, double alpha,
-                const long long* vertex_ids, T* y, long long y_stride, long long count,
-                long long columns, long long key, long long threshold, double factor) {
+    update_rows(const T* x, i64 x_stride, const Sum<T>* bias, i64 act, double alpha,
+                const i64* vertex_ids, T* y, i64 y_stride, i64 count, i64 columns, i64 key,
+                i64 threshold, double factor) {
   constexpr int kGroups = kThreads / kLanes;
   const int thread = static_cast<int>(threadIdx.x);
-  const long long i = static_cast<long long>(blockIdx.x) * kGroups + thread / kLanes;
+  const i64 i = static_cast<i64>(blockIdx.x) * kGroups + thread / kLanes;
   if (i >= count) return;
-  const unsigned long long stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+  const u64 stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
+  for (i64 c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Pack<T, kVector> pack = load<T, kVector>(x + i * x_stride + c);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
@@ -133,26 +128,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dx = g · factor · act′ where it was kept, 0 elsewhere; a ReLU's y says what was. A block has
-// `rows` rows, and sums each column of theirs in a fixed order.
+// dx = g · factor · act′ where kept; a ReLU's y says what was. A block sums columns of `rows` rows.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    update_rows_backward(const T* g, long long g_stride, const T* y, long long y_stride,
-                         long long act, double alpha, const long long* vertex_ids, T* dx,
-                         long long dx_stride, Sum<T>* sums, long long count, long long columns,
-                         long long rows, long long key, long long threshold, double factor) {
+    update_rows_backward(const T* g, i64 g_stride, const T* y, i64 y_stride, i64 act, double alpha,
+                         const i64* vertex_ids, T* dx, i64 dx_stride, Sum<T>* sums, i64 count,
+                         i64 columns, i64 rows, i64 key, i64 threshold, double factor) {
   constexpr int kGroups = kThreads / kLanes;
   __shared__ Sum<T> shared[kThreads * kVector];
   const int thread = static_cast<int>(threadIdx.x), group = thread / kLanes;
-  const long long first = static_cast<long long>(blockIdx.x) * rows;
-  const long long last = first + rows < count ? first + rows : count;
-  for (long long begin = 0; begin < columns; begin += kLanes * kVector) {
-    const long long c = begin + thread % kLanes * kVector;
+  const i64 first = static_cast<i64>(blockIdx.x) * rows;
+  const i64 last = first + rows < count ? first + rows : count;
+  for (i64 begin = 0; begin < columns; begin += kLanes * kVector) {
+    const i64 c = begin + thread % kLanes * kVector;
     Sum<T> sum[kVector] = {};
-    for (long long i = first + group; i < last && c < columns; i += kGroups) {
+    for (i64 i = first + group; i < last && c < columns; i += kGroups) {
       Pack<T, kVector> pack = load<T, kVector>(g + i * g_stride + c), result{};
       if (y) result = load<T, kVector>(y + i * y_stride + c);
-      const unsigned long long stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
+      const u64 stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
         bool stopped = false;
@@ -188,7 +181,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int other = 0; other < kGroups; ++other) {
           total += shared[(other * kLanes + thread) * kVector + v];
         }
-        sums[static_cast<long long>(blockIdx.x) * columns + c + v] = total;
+        sums[static_cast<i64>(blockIdx.x) * columns + c + v] = total;
       }
     }
     __syncthreads();

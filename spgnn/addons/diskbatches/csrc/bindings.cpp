@@ -2,11 +2,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
-#include <cstring>
-#include <memory>
-#include <optional>
-#include <string>
-
 #include "arrays.hpp"
 #include "cache_table.hpp"
 #include "reading_pool.hpp"
@@ -14,12 +9,12 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using spgnn::python::Array, spgnn::python::Output, spgnn::python::span_of, spgnn::python::to_numpy,
-    spgnn::python::unlocked;
+    spgnn::python::to_tuple, spgnn::python::unlocked;
 
 namespace {
 
-using Ids = Array<std::int64_t>;
-using Bytes = Output<std::uint8_t>;
+using Ids = Array<i64>;
+using Bytes = Output<u8>;
 
 // Reads under way; holds on to the memory that they fill.
 class Ticket {
@@ -37,8 +32,7 @@ class Ticket {
     }
     job_->give_up();
     nb::gil_scoped_release released;
-    while (!job_->done_within(1000)) {
-    }
+    while (!job_->done_within(1000)) {}
   }
 
   // What went wrong, or nothing. Ctrl-C is let through.
@@ -50,8 +44,8 @@ class Ticket {
     }
     return job_->error();
   }
-  std::int64_t bytes() const { return job_->bytes(); }
-  std::int64_t reads() const { return job_->reads(); }
+  i64 bytes() const { return job_->bytes(); }
+  i64 reads() const { return job_->reads(); }
 
  private:
   void submit() {
@@ -84,29 +78,28 @@ class Reader {
 
   bool ring = false;
 
-  std::int64_t alignment() const { return file_->alignment(); }
-  std::int64_t size() const { return file_->size(); }
+  i64 alignment() const { return file_->alignment(); }
+  i64 size() const { return file_->size(); }
 
   // Stretch i of the file goes to out[to[i]:].
-  Ticket read(Ids begins, Ids lengths, Ids to, Bytes out, std::int64_t gap) const {
+  Ticket read(Ids begins, Ids lengths, Ids to, Bytes out, i64 gap) const {
     return start(begins.size(), std::move(out), gap, [&](std::size_t i, char* data) {
-      const std::int64_t begin = begins.data()[i];
+      const i64 begin = begins.data()[i];
       return spgnn::Stretch{begin, begin + lengths.data()[i], data + to.data()[i]};
     });
   }
 
   // Row ids[i] of the table that begins at `offset` goes to row places[i] of `out`.
-  Ticket read_rows(Ids ids, Ids places, Bytes out, std::int64_t offset, std::int64_t row_bytes,
-                   std::int64_t gap) const {
+  Ticket read_rows(Ids ids, Ids places, Bytes out, i64 offset, i64 row_bytes, i64 gap) const {
     return start(ids.size(), std::move(out), gap, [&](std::size_t i, char* data) {
-      const std::int64_t begin = offset + ids.data()[i] * row_bytes;
+      const i64 begin = offset + ids.data()[i] * row_bytes;
       return spgnn::Stretch{begin, begin + row_bytes, data + places.data()[i] * row_bytes};
     });
   }
 
  private:
   template <class StretchOf>
-  Ticket start(std::size_t size, Bytes out, std::int64_t gap, const StretchOf& stretch_of) const {
+  Ticket start(std::size_t size, Bytes out, i64 gap, const StretchOf& stretch_of) const {
     char* data = reinterpret_cast<char*>(out.data());
     auto job = unlocked([&] {
       std::vector<spgnn::Stretch> stretches(size);
@@ -120,10 +113,10 @@ class Reader {
   int depth_;
 };
 
-using ConstBytes = Array<std::uint8_t>;
+using ConstBytes = Array<u8>;
 
 // Row from_row[i] of one table becomes row to_row[i] of another.
-void copy_rows(ConstBytes source, Ids from_row, Bytes target, Ids to_row, std::int64_t row_bytes) {
+void copy_rows(ConstBytes source, Ids from_row, Bytes target, Ids to_row, i64 row_bytes) {
   nb::gil_scoped_release released;
   constexpr std::size_t kSoon = 8;  // rows lie anywhere: the processor is told a few ahead
   for (std::size_t i = 0; i < from_row.size(); ++i) {
@@ -143,27 +136,27 @@ void copy_stretches(ConstBytes source, Ids begins, Ids lengths, Ids to, Bytes ta
   }
 }
 
-std::unique_ptr<spgnn::CacheTable> make_table(const std::string& policy, std::int64_t rows,
-                                              std::int64_t slots, Array<float> scores) {
+std::unique_ptr<spgnn::CacheTable> make_table(const std::string& policy, i64 rows, i64 slots,
+                                              Array<float> scores) {
   using Made = std::unique_ptr<spgnn::CacheTable>;
   if (policy == "lru") return Made(new spgnn::LruTable(rows, slots));
   return Made(new spgnn::BeladyTable(rows, slots, {scores.data(), scores.data() + scores.size()}));
 }
 
-std::unique_ptr<spgnn::CacheTable> make_fixed_table(std::int64_t rows, Ids kept) {
+std::unique_ptr<spgnn::CacheTable> make_fixed_table(i64 rows, Ids kept) {
   return std::make_unique<spgnn::FixedTable>(rows, span_of(kept));
 }
 
-using Uses = Array<std::int32_t>;
+using Uses = Array<i32>;
 
 nb::tuple begin(spgnn::CacheTable& table, Uses first) {
   auto fill = unlocked([&] { return table.begin(span_of(first)); });
-  return nb::make_tuple(to_numpy(std::move(fill.ids)), to_numpy(std::move(fill.slots)));
+  return to_tuple(std::move(fill.ids), std::move(fill.slots));
 }
 
 nb::tuple plan(spgnn::CacheTable& table, Ids ids, const std::optional<Uses>& uses) {
   auto change = unlocked([&] { return table.plan(span_of(ids), span_of(uses)); });
-  return nb::make_tuple(to_numpy(std::move(change.from)), to_numpy(std::move(change.to)));
+  return to_tuple(std::move(change.from), std::move(change.to));
 }
 
 }  // namespace

@@ -1,44 +1,33 @@
 // Which rows a cache keeps.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <deque>
-#include <functional>
-#include <queue>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "big_array.hpp"
 
 namespace spgnn {
 
-using Ids = std::span<const std::int64_t>;
-using Uses = std::span<const std::int32_t>;
+using Ids = std::span<const i64>;
+using Uses = std::span<const i32>;
 
 // For each row of a batch the slot that it is in, or −1: read it; and the slot that it goes to once
 // it has been read, or −1. Hits leave their slots before anything is stored.
 struct Change {
   explicit Change(std::size_t size) : from(size, -1), to(size, -1) {}
-  std::vector<std::int64_t> from, to;
+  std::vector<i64> from, to;
 };
 
 // Rows and the slots they are to be read into.
 struct Fill {
-  std::vector<std::int64_t> ids, slots;
+  std::vector<i64> ids, slots;
 };
 
 class CacheTable {
  public:
-  CacheTable(std::int64_t rows, std::int64_t slots) : slots_(slots), place_(rows) {}
+  CacheTable(i64 rows, i64 slots) : slots_(slots), place_(rows) {}
   CacheTable(const CacheTable&) = delete;
   CacheTable& operator=(const CacheTable&) = delete;
   virtual ~CacheTable() = default;
 
-  // Some batches follow: of each row the first one that needs it, or −1. Empty slots are filled
-  // with what is needed first.
+  // Batches follow: of each row the first that needs it, or −1. Empty slots are filled with these.
   virtual Fill begin(Uses) { return {}; }
 
   // The next batch; of each row, the one of those begun that needs it next, or −1. No uses: none
@@ -60,30 +49,27 @@ class CacheTable {
   }
 
  protected:
-  virtual void hit(std::int64_t) {}
-  virtual void miss(std::int64_t) {}
+  virtual void hit(i64) {}
+  virtual void miss(i64) {}
 
-  std::int64_t slot_of(std::int64_t id) const { return std::int64_t{place_[id]} - 1; }
-  void set_slot(std::int64_t id, std::int64_t slot) {
-    place_[id] = static_cast<std::int32_t>(slot + 1);
-  }
+  i64 slot_of(i64 id) const { return i64{place_[id]} - 1; }
+  void set_slot(i64 id, i64 slot) { place_[id] = static_cast<i32>(slot + 1); }
 
-  const std::int64_t slots_;
-  BigArray<std::int32_t> place_;  // of each row: its slot + 1, or what the policy makes of it
+  const i64 slots_;
+  BigArray<i32> place_;  // of each row: its slot + 1, or what the policy makes of it
 };
 
 // Keeps what it was told to keep, once it has been read.
 class FixedTable : public CacheTable {
  public:
-  FixedTable(std::int64_t rows, Ids kept)
-      : CacheTable(rows, static_cast<std::int64_t>(kept.size())) {
+  FixedTable(i64 rows, Ids kept) : CacheTable(rows, std::ssize(kept)) {
     for (std::size_t slot = 0; slot < kept.size(); ++slot) {
-      place_[kept[slot]] = -static_cast<std::int32_t>(slot + 1);
+      place_[kept[slot]] = -static_cast<i32>(slot + 1);
     }
   }
 
  protected:
-  void miss(std::int64_t id) override { place_[id] = std::abs(place_[id]); }
+  void miss(i64 id) override { place_[id] = std::abs(place_[id]); }
 };
 
 // The row whose last use lies furthest back goes first: slots in a list, the newest at its head.
@@ -92,13 +78,13 @@ class LruTable : public CacheTable {
   using CacheTable::CacheTable;
 
  private:
-  void hit(std::int64_t slot) override {
+  void hit(i64 slot) override {
     unlink(slot);
     push(slot);
   }
-  void miss(std::int64_t id) override {
+  void miss(i64 id) override {
     if (slots_ == 0) return;
-    auto slot = static_cast<std::int64_t>(row_in_.size());
+    auto slot = std::ssize(row_in_);
     if (slot < slots_) {
       row_in_.push_back(id);
       older_.push_back(-1);
@@ -112,60 +98,56 @@ class LruTable : public CacheTable {
     push(slot);
     set_slot(id, slot);
   }
-  void push(std::int64_t slot) {
+  void push(i64 slot) {
     older_[slot] = head_;
     newer_[slot] = -1;
     (head_ < 0 ? tail_ : newer_[head_]) = slot;
     head_ = slot;
   }
-  void unlink(std::int64_t slot) {
+  void unlink(i64 slot) {
     (newer_[slot] < 0 ? head_ : older_[newer_[slot]]) = older_[slot];
     (older_[slot] < 0 ? tail_ : newer_[older_[slot]]) = newer_[slot];
   }
 
-  std::int64_t head_ = -1, tail_ = -1;
-  std::vector<std::int64_t> row_in_, older_, newer_;
+  i64 head_ = -1, tail_ = -1;
+  std::vector<i64> row_in_, older_, newer_;
 };
 
-// Belady's rule (1966) on batches: keep what is needed soonest, as far as that is known.
-//
-// All rows of a batch are served at once and a row need not be kept, so after each batch any of the
-// rows at hand may stay; those with the nearest next uses are the best choice, for whatever else is
-// kept can be exchanged for them without another miss.
+// Belady's rule (1966) on batches: any of the rows at hand may stay after a batch, and those with
+// the nearest next uses are the best choice, as far as these are known.
 
 class BeladyTable : public CacheTable {
  public:
-  // `scores` [rows], or none: among rows whose next use is not known, the higher ones stay; without
-  // them, those that were used last.
-  BeladyTable(std::int64_t rows, std::int64_t slots, std::vector<float> scores)
+  // `scores`, or none: of rows without known use the higher stay; else those that were used last.
+  BeladyTable(i64 rows, i64 slots, std::vector<float> scores)
       : CacheTable(rows, slots), scores_(std::move(scores)) {}
 
   Fill begin(Uses first) override {
     begun_ = now_;
     for (std::size_t slot = 0; slot < kept_.size(); ++slot) {
-      const std::int32_t use = first[kept_[slot].id];
-      if (use >= 0) expect(static_cast<std::int64_t>(slot), begun_ + use);
+      const i32 use = first[kept_[slot].id];
+      if (use >= 0) expect(static_cast<i64>(slot), begun_ + use);
     }
     Fill fill;
     const auto missing = [&](std::size_t id) { return first[id] >= 0 && slot_of(id) < 0; };
-    std::vector<std::int64_t> count;  // of the missing rows, by batch
+    std::vector<i64> count;  // of the missing rows, by batch
     for (std::size_t id = 0; id < first.size(); ++id) {
       if (!missing(id)) continue;
       const auto use = static_cast<std::size_t>(first[id]);
       if (use >= count.size()) count.resize(use + 1);
       ++count[use];
     }
-    std::int64_t room = slots_ - static_cast<std::int64_t>(kept_.size());
-    std::int32_t last = -1;  // all that is needed before this batch, and `room` rows of its own
-    while (room > 0 && ++last < static_cast<std::int32_t>(count.size())) {
+    i64 room = slots_ - std::ssize(kept_);
+    i32 last = -1;  // all that is needed before this batch, and `room` rows of its own
+    while (room > 0 && ++last < static_cast<i32>(count.size())) {
       if (count[last] >= room) break;
       room -= count[last];
     }
     for (std::size_t id = 0; last >= 0 && id < first.size(); ++id) {
       if (!missing(id) || first[id] > last || (first[id] == last && room-- <= 0)) continue;
-      fill.ids.push_back(static_cast<std::int64_t>(id));
-      fill.slots.push_back(static_cast<std::int64_t>(kept_.size()));
-      keep(static_cast<std::int64_t>(id), fill.slots.back(), begun_ + first[id]);
+      fill.ids.push_back(static_cast<i64>(id));
+      fill.slots.push_back(std::ssize(kept_));
+      keep(static_cast<i64>(id), fill.slots.back(), begun_ + first[id]);
     }
     return fill;
   }
@@ -192,29 +174,27 @@ class BeladyTable : public CacheTable {
   }
 
  private:
-  static constexpr std::int64_t kUnknown = -1;
+  static constexpr i64 kUnknown = -1;
 
   // What a slot holds.
   struct Kept {
-    std::int64_t id = 0;
-    std::int64_t next = kUnknown;  // batch of its next use
-    double rank = 0;               // among rows whose next use is not known
+    i64 id = 0;
+    i64 next = kUnknown;  // batch of its next use
+    double rank = 0;      // among rows whose next use is not known
   };
-  using Unknown = std::pair<double, std::int64_t>;
+  using Unknown = std::pair<double, i64>;
 
-  double rank_of(std::int64_t id) const {
-    return scores_.empty() ? static_cast<double>(now_) : scores_[id];
-  }
+  double rank_of(i64 id) const { return scores_.empty() ? static_cast<double>(now_) : scores_[id]; }
 
-  void keep(std::int64_t id, std::int64_t slot, std::int64_t next) {
-    if (slot == static_cast<std::int64_t>(kept_.size())) kept_.emplace_back();
+  void keep(i64 id, i64 slot, i64 next) {
+    if (slot == std::ssize(kept_)) kept_.emplace_back();
     kept_[slot].id = id;
     set_slot(id, slot);
     expect(slot, next);
   }
 
   // Sets the next use of what a slot holds, and puts the slot where `worst` finds it.
-  void expect(std::int64_t slot, std::int64_t next) {
+  void expect(i64 slot, i64 next) {
     Kept& kept = kept_[slot];
     kept.next = next;
     kept.rank = rank_of(kept.id);
@@ -228,10 +208,10 @@ class BeladyTable : public CacheTable {
   }
 
   // Keeps a row that has been read, if it is better than one of those that are kept.
-  void offer(std::int64_t id, std::int64_t next) {
-    const auto slot = static_cast<std::int64_t>(kept_.size());
+  void offer(i64 id, i64 next) {
+    const auto slot = std::ssize(kept_);
     if (slot < slots_) return keep(id, slot, next);
-    const std::int64_t other = worst();
+    const i64 other = worst();
     if (other < 0) return;
     const Kept& kept = kept_[other];
     const bool better = next == kUnknown ? kept.next == kUnknown && rank_of(id) > kept.rank
@@ -247,7 +227,7 @@ class BeladyTable : public CacheTable {
   }
 
   // The slot with the worst prospects, or −1; forgets what is out of date on the way.
-  std::int64_t worst() {
+  i64 worst() {
     for (; !unknown_.empty(); unknown_.pop()) {
       const auto [rank, slot] = unknown_.top();
       if (kept_[slot].next == kUnknown && kept_[slot].rank == rank) return slot;
@@ -260,17 +240,16 @@ class BeladyTable : public CacheTable {
     unknown_ = {};
     for (std::size_t slot = 0; slot < kept_.size(); ++slot) {
       if (kept_[slot].next != kUnknown) continue;
-      unknown_.emplace(kept_[slot].rank, static_cast<std::int64_t>(slot));
+      unknown_.emplace(kept_[slot].rank, static_cast<i64>(slot));
     }
   }
 
   std::vector<float> scores_;
   std::vector<Kept> kept_;
-  // Slots by the batch of their next use, the first of them the one that is planned next. A slot
-  // is in one of these lists at most: it leaves when that batch comes, or when it is given away.
-  std::deque<std::vector<std::int64_t>> needed_in_;
+  // Slots by the batch of their next use, from the one planned next on; in one list at most.
+  std::deque<std::vector<i64>> needed_in_;
   std::priority_queue<Unknown, std::vector<Unknown>, std::greater<Unknown>> unknown_;
-  std::int64_t now_ = 0, begun_ = 0;  // number of the next batch, and of the first of those begun
+  i64 now_ = 0, begun_ = 0;  // number of the next batch, and of the first of those begun
 };
 
 }  // namespace spgnn

@@ -1,34 +1,18 @@
-// A file, stretches of it that are read in any order, those that lie close together at once, and a
-// queue of reads that threads carry out.
+// A file, stretches of it that are read in any order, and a queue of reads for threads.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <condition_variable>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <memory>
-#include <mutex>
-#include <new>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
+#include "std.hpp"
 
 namespace spgnn {
 
 // Files that are read past the page cache where the file system allows it, and one read of them.
 
-constexpr std::int64_t kBlock = 4096;           // buffers lie at multiples of it
-constexpr std::int64_t kLongestRead = 1 << 18;  // bytes; more gains nothing, and idles the others
+constexpr i64 kBlock = 4096;           // buffers lie at multiples of it
+constexpr i64 kLongestRead = 1 << 18;  // bytes; more gains nothing, and idles the others
 
 struct AlignedBuffer {
   AlignedBuffer() : data(static_cast<char*>(std::aligned_alloc(kBlock, kLongestRead))) {
@@ -63,9 +47,9 @@ class DataFile {
   int handle() const { return handle_; }
 
   // Reads begin and end at multiples of it; 1 where the page cache is used.
-  std::int64_t alignment() const { return alignment_; }
+  i64 alignment() const { return alignment_; }
 
-  std::int64_t size() const {
+  i64 size() const {
     struct stat found;
     if (fstat(handle_, &found) != 0) throw std::runtime_error(std::strerror(errno));
     return found.st_size;
@@ -74,7 +58,7 @@ class DataFile {
  private:
   bool find_alignment() {
     AlignedBuffer buffer;
-    for (const std::int64_t tried : {std::int64_t{512}, kBlock}) {
+    for (const i64 tried : {i64{512}, kBlock}) {
       if (pread(handle_, buffer.data, tried, 0) >= 0 &&
           pread(handle_, buffer.data, tried, tried) >= 0) {
         alignment_ = tried;
@@ -85,28 +69,27 @@ class DataFile {
   }
 
   int handle_ = -1;
-  std::int64_t alignment_ = 1;
+  i64 alignment_ = 1;
 };
 
-// Bytes [begin, end) of a file, both aligned, of which at least `needed` must be there. The system
-// may give fewer than it was asked for, or want to be asked again: whoever asks it hands on each of
-// its answers, until the read is done.
+// Bytes [begin, end) of a file, both aligned, of which `needed` must be there. The system may give
+// fewer, or want to be asked again: `take` is called with each answer, until the read is done.
 class FileRead {
  public:
   FileRead() = default;  // done
-  FileRead(const DataFile& file, std::int64_t begin, std::int64_t end, std::int64_t needed)
+  FileRead(const DataFile& file, i64 begin, i64 end, i64 needed)
       : file_(&file), begin_(begin), end_(end), needed_(needed) {}
 
   bool done() const { return got_ >= needed_; }
 
   // What to ask for next: so many bytes from `offset` on, `got` bytes into the buffer.
   int handle() const { return file_->handle(); }
-  std::int64_t offset() const { return begin_ + got_; }
-  std::int64_t bytes() const { return end_ - begin_ - got_; }
-  std::int64_t got() const { return got_; }
+  i64 offset() const { return begin_ + got_; }
+  i64 bytes() const { return end_ - begin_ - got_; }
+  i64 got() const { return got_; }
 
   // An answer: bytes, or the number of an error below zero.
-  void take(std::int64_t answer) {
+  void take(i64 answer) {
     if (answer == -EINTR || answer == -EAGAIN) return;
     if (answer < 0) {
       throw std::runtime_error("cannot be read at byte " + std::to_string(offset()) + ": " +
@@ -123,24 +106,24 @@ class FileRead {
 
  private:
   const DataFile* file_ = nullptr;
-  std::int64_t begin_ = 0, end_ = 0, needed_ = 0, got_ = 0;
+  i64 begin_ = 0, end_ = 0, needed_ = 0, got_ = 0;
 };
 
 // Every read of [0, reads) is taken once, by any thread, and told when it is over. The first that
 // fails is what the job says; those that have not begun then never do.
 class ReadingJob {
  public:
-  static constexpr std::int64_t kNone = -1;
+  static constexpr i64 kNone = -1;
 
   virtual ~ReadingJob() = default;
 
-  virtual FileRead read(std::int64_t number) const = 0;
+  virtual FileRead read(i64 number) const = 0;
   // The bytes of a read are there.
-  virtual void use(std::int64_t number, const char* buffer) = 0;
+  virtual void use(i64 number, const char* buffer) = 0;
 
   // The number of a read that nobody has taken, or kNone.
-  std::int64_t take() {
-    const std::int64_t number = next_.fetch_add(1);
+  i64 take() {
+    const i64 number = next_.fetch_add(1);
     return number < reads_ ? number : kNone;
   }
   bool waiting() const { return next_ < reads_; }
@@ -172,11 +155,11 @@ class ReadingJob {
   }
 
  protected:
-  void expect(std::int64_t reads) { reads_ = left_ = reads; }
+  void expect(i64 reads) { reads_ = left_ = reads; }
 
  private:
-  std::int64_t reads_ = 0;
-  std::atomic<std::int64_t> next_{0}, left_{0};
+  i64 reads_ = 0;
+  std::atomic<i64> next_{0}, left_{0};
   std::atomic<bool> given_up_{false};
   std::mutex lock_;
   std::condition_variable changed_;
@@ -186,7 +169,7 @@ class ReadingJob {
 // A read of a job.
 struct OneRead {
   std::shared_ptr<ReadingJob> job;
-  std::int64_t number = ReadingJob::kNone;
+  i64 number = ReadingJob::kNone;
 };
 
 // Carries reads out, for the one thread that made it.
@@ -224,9 +207,7 @@ class BlockingQueue : public ReadQueue {
         way.take(got < 0 ? -errno : got);
       }
       read.job->use(read.number, buffer_.data);
-    } catch (const std::exception& error) {
-      wrong = error.what();
-    }
+    } catch (const std::exception& error) { wrong = error.what(); }
     read.job->finish(wrong);
   }
 
@@ -239,14 +220,14 @@ class BlockingQueue : public ReadQueue {
 
 // Bytes [begin, end) of the file, which go to `to`.
 struct Stretch {
-  std::int64_t begin, end;
+  i64 begin, end;
   char* to;
 };
 
 class StretchJob : public ReadingJob {
  public:
   // `gap`: so many bytes that nobody asked for are read rather than skipped.
-  StretchJob(std::shared_ptr<const DataFile> file, std::vector<Stretch> stretches, std::int64_t gap)
+  StretchJob(std::shared_ptr<const DataFile> file, std::vector<Stretch> stretches, i64 gap)
       : file_(std::move(file)), stretches_(std::move(stretches)) {
     const auto before = [](const Stretch& a, const Stretch& b) { return a.begin < b.begin; };
     if (!std::is_sorted(stretches_.begin(), stretches_.end(), before)) {
@@ -259,32 +240,29 @@ class StretchJob : public ReadingJob {
 
   // The same reads, none of which has begun.
   StretchJob(const StretchJob& other)
-      : ReadingJob(),
-        file_(other.file_),
-        stretches_(other.stretches_),
-        pieces_(other.pieces_),
+      : ReadingJob(), file_(other.file_), stretches_(other.stretches_), pieces_(other.pieces_),
         bytes_(other.bytes_) {
     expect(reads());
   }
 
   // What the disk is asked for.
-  std::int64_t bytes() const { return bytes_; }
-  std::int64_t reads() const { return static_cast<std::int64_t>(pieces_.size()); }
+  i64 bytes() const { return bytes_; }
+  i64 reads() const { return std::ssize(pieces_); }
 
  private:
   struct Piece {
-    std::int64_t begin, end;
+    i64 begin, end;
     std::size_t first, last;
   };
 
   // To the last piece, if it lies close enough; in pieces of its own if it is longer than a read.
-  void add(std::size_t i, std::int64_t gap) {
-    const std::int64_t unit = file_->alignment();
-    std::int64_t begin = stretches_[i].begin / unit * unit;
-    const std::int64_t end = (stretches_[i].end + unit - 1) / unit * unit;
+  void add(std::size_t i, i64 gap) {
+    const i64 unit = file_->alignment();
+    i64 begin = stretches_[i].begin / unit * unit;
+    const i64 end = (stretches_[i].end + unit - 1) / unit * unit;
     if (!pieces_.empty()) {
       Piece& before = pieces_.back();
-      const std::int64_t last = std::max(end, before.end);
+      const i64 last = std::max(end, before.end);
       if (before.begin <= begin && begin <= before.end + gap &&
           last - before.begin <= kLongestRead) {
         before.end = last;
@@ -293,27 +271,27 @@ class StretchJob : public ReadingJob {
       }
     }
     do {
-      const std::int64_t until = std::min(begin + kLongestRead, end);
+      const i64 until = std::min(begin + kLongestRead, end);
       pieces_.push_back({begin, until, i, i + 1});
       begin = until;
     } while (begin < end);
   }
 
-  FileRead read(std::int64_t number) const override {
+  FileRead read(i64 number) const override {
     const Piece& piece = pieces_[number];
-    std::int64_t last = piece.begin;
+    i64 last = piece.begin;
     for (std::size_t i = piece.first; i < piece.last; ++i) {
       last = std::max(last, std::min(stretches_[i].end, piece.end));
     }
     return {*file_, piece.begin, piece.end, last - piece.begin};
   }
 
-  void use(std::int64_t number, const char* buffer) override {
+  void use(i64 number, const char* buffer) override {
     const Piece& piece = pieces_[number];
     for (std::size_t i = piece.first; i < piece.last; ++i) {
       const Stretch& stretch = stretches_[i];
-      const std::int64_t first = std::max(piece.begin, stretch.begin);
-      const std::int64_t last = std::min(piece.end, stretch.end);
+      const i64 first = std::max(piece.begin, stretch.begin);
+      const i64 last = std::min(piece.end, stretch.end);
       std::memcpy(stretch.to + (first - stretch.begin), buffer + (first - piece.begin),
                   last - first);
     }
@@ -322,7 +300,7 @@ class StretchJob : public ReadingJob {
   std::shared_ptr<const DataFile> file_;
   std::vector<Stretch> stretches_;
   std::vector<Piece> pieces_;
-  std::int64_t bytes_ = 0;
+  i64 bytes_ = 0;
 };
 
 }  // namespace spgnn

@@ -3,31 +3,16 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <exception>
-#include <memory>
-#include <mutex>
-#include <stdexcept>
-#include <system_error>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "read_queue.hpp"
 #include "ring_queue.hpp"
 
 namespace spgnn {
 
-// Where io_uring is wanted and the kernel has it, each thread has a queue of many reads. Otherwise
-// it waits for one read at a time, so the number of threads is the depth of the queue that the disk
-// sees.
+// Through io_uring where wanted and there each thread has a queue of many reads; else one at a
+// time, and the number of threads is the depth that the disk sees.
 class ReadingPool {
  public:
-  // The process's pool. It is never destroyed: its threads end with the process. A forked process
-  // has none of its parent's threads, so it gets a pool of its own.
+  // The process's pool, never destroyed; a forked process gets one of its own.
   static ReadingPool& of_process(bool ring) {
     static std::atomic<ReadingPool*> pools[2];
     std::atomic<ReadingPool*>& current = pools[ring ? 1 : 0];
@@ -50,8 +35,7 @@ class ReadingPool {
   }
 
  private:
-  // Of one thread, which also copies what was read. Two threads of half of it read no more in a
-  // second, and take more of the processor.
+  // Of one thread, which also copies. Two of half of it read no more, and take more processor.
   static constexpr int kRingDepth = 128;
 
   explicit ReadingPool(bool ring) : ring_(ring && ring_refusal().empty()) {}
@@ -62,9 +46,7 @@ class ReadingPool {
       const int more = ring_ ? std::min(wanted_ - depth_, kRingDepth) : 1;
       try {
         std::thread([this, more, ring = ring_] { serve(more, ring); }).detach();
-      } catch (const std::system_error&) {
-        return;
-      }
+      } catch (const std::system_error&) { return; }
       depth_ += more;
     }
   }
@@ -89,7 +71,7 @@ class ReadingPool {
   void feed(ReadQueue& queue) {
     std::shared_ptr<ReadingJob> job;
     for (;;) {
-      const std::int64_t number = job ? job->take() : ReadingJob::kNone;
+      const i64 number = job ? job->take() : ReadingJob::kNone;
       if (number == ReadingJob::kNone) {
         job.reset();  // it keeps a file open
         job = next_job(queue.under_way() == 0);
@@ -119,9 +101,7 @@ class ReadingPool {
   std::unique_ptr<ReadQueue> ring_or_threads(int depth) {
     try {
       return make_ring_queue(depth);
-    } catch (const std::exception&) {
-      return without_ring(depth);
-    }
+    } catch (const std::exception&) { return without_ring(depth); }
   }
 
   // For a thread that has lost its ring; others are started for the rest of its depth.

@@ -1,18 +1,10 @@
 // Reads through io_uring: one thread has many under way, and pays for one system call a bunch.
 #pragma once
 
-#include <memory>
-#include <stdexcept>
-#include <string>
-
 #include "read_queue.hpp"
 
 #ifdef SPGNN_LIBURING
 #include <liburing.h>
-
-#include <algorithm>
-#include <cstring>
-#include <vector>
 
 namespace spgnn {
 
@@ -67,8 +59,7 @@ class RingQueue : public ReadQueue {
 
   void wait() override {
     if (under_way() == 0) return;
-    // A few at a time: a call for each would cost more than the read, and a part of the queue is
-    // deep enough for the disk meanwhile.
+    // A few at a time: a call for each costs more than the read, and the rest keeps the disk busy.
     const int together = std::max(1, under_way() / 4);
     const int answer = io_uring_submit_and_wait(ring_.get(), static_cast<unsigned>(together));
     if (answer < 0 && answer != -EINTR && answer != -EAGAIN && answer != -EBUSY) {
@@ -103,7 +94,7 @@ class RingQueue : public ReadQueue {
     io_uring_sqe* entry = io_uring_get_sqe(ring_.get());
     io_uring_prep_read(entry, slot.way.handle(), slot.buffer.data + slot.way.got(),
                        static_cast<unsigned>(slot.way.bytes()),
-                       static_cast<std::uint64_t>(slot.way.offset()));
+                       static_cast<u64>(slot.way.offset()));
     io_uring_sqe_set_data(entry, &slot);
   }
 
@@ -113,9 +104,7 @@ class RingQueue : public ReadQueue {
       slot.way.take(answer);
       if (!slot.way.done()) return ask(slot);
       slot.read.job->use(slot.read.number, slot.buffer.data);
-    } catch (const std::exception& error) {
-      wrong = error.what();
-    }
+    } catch (const std::exception& error) { wrong = error.what(); }
     finish(slot, wrong);
   }
 

@@ -12,8 +12,7 @@ using namespace spgnn::python;
 
 namespace {
 
-spgnn::Adjacency adjacency_of(const Array<std::int64_t>& indptr,
-                              const Array<std::int32_t>& indices) {
+spgnn::Adjacency adjacency_of(const Array<i64>& indptr, const Array<i32>& indices) {
   return {span_of(indptr), span_of(indices)};
 }
 
@@ -29,10 +28,9 @@ std::vector<Part> run(const spgnn::Adjacency& adjacency, const WeightedVertices&
   return initial ? multilevel.improve(*initial) : multilevel();
 }
 
-nb::object partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                     Array<std::int64_t> weights, const Options& options, bool cover,
-                     std::optional<Array<Part>> fixed_parts, std::optional<Array<Part>> initial,
-                     nb::object progress) {
+nb::object partition(Array<i64> indptr, Array<i32> indices, Array<i64> weights,
+                     const Options& options, bool cover, std::optional<Array<Part>> fixed_parts,
+                     std::optional<Array<Part>> initial, nb::object progress) {
   Options watched = options;
   watched.progress = [&](const char* stage, double fraction) {
     nb::gil_scoped_acquire acquired;
@@ -51,15 +49,14 @@ nb::object partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
   }));
 }
 
-bool canonical(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
+bool canonical(Array<i64> indptr, Array<i32> indices) {
   return adjacency_of(indptr, indices).canonical();
 }
 
-// For tests: makes moves one by one and returns (total, send, receive) as kept up to date on the
-// way, and by how much the predicted gains missed the real change of the total.
-nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<std::uint8_t> split,
-                 Array<Part> labels, Part parts, Array<Vertex> vertices, Array<Part> targets,
-                 Part node_size, std::int32_t outside) {
+// For tests: makes moves; (total, send, receive) as kept up to date, and how far gains missed.
+nb::tuple replay(Array<i64> indptr, Array<i32> indices, Array<u8> split, Array<Part> labels,
+                 Part parts, Array<Vertex> vertices, Array<Part> targets, Part node_size,
+                 i32 outside) {
   Hypergraph h = split_hypergraph(adjacency_of(indptr, indices),
                                   Split(split.data(), split.data() + split.size()));
   h.vertex_weight.assign(h.num_vertices, 1);
@@ -79,8 +76,8 @@ nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<
 }
 
 // The place of each part, by what columns move, or by blocks [from × to] of rows.
-nb::object place_parts(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<Part> labels,
-                       Part node_size, Array<Part> kinds) {
+nb::object place_parts(Array<i64> indptr, Array<i32> indices, Array<Part> labels, Part node_size,
+                       Array<Part> kinds) {
   return to_numpy(unlocked([&] {
     const PartGraph graph =
         part_graph(adjacency_of(indptr, indices), span_of(labels), static_cast<Part>(kinds.size()));
@@ -88,41 +85,42 @@ nb::object place_parts(Array<std::int64_t> indptr, Array<std::int32_t> indices, 
   }));
 }
 
-nb::object place_blocks(Array<std::int64_t> blocks, Part node_size, Array<Part> kinds) {
+nb::object place_blocks(Array<i64> blocks, Part node_size, Array<Part> kinds) {
   return to_numpy(unlocked([&] {
     PartGraph graph(static_cast<Part>(kinds.size()));
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks(i) > 0) graph.add(i / kinds.size(), i % kinds.size(), blocks(i));
+    for (Part p = 0; p < graph.parts(); ++p) {
+      for (Part q = 0; q < graph.parts(); ++q) {
+        const i64 rows = blocks(std::ssize(kinds) * p + q);
+        if (rows > 0) graph.add(p, q, rows);
+      }
     }
     graph.join_pairs();
     return Places(graph, node_size, span_of(kinds))();
   }));
 }
 
-// For tests: whether each vertex is in a minimum cover of its row's (column's) block with each
-// part, uint8 [vertices × parts], and for moves each made alone, whether it is found to lower the
-// volume and the total it is found to lead to.
-nb::tuple cover_moves(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                      Array<std::int64_t> column_indptr, Array<std::int32_t> column_indices,
-                      bool symmetric, Array<Part> labels, Part parts, Array<Vertex> vertices,
-                      Array<Part> targets, Part node_size, std::int32_t outside) {
+// For tests: whether each vertex covers blocks with each part, uint8 [vertices × parts]; and of
+// moves each made alone, whether they seem to lower the volume, and the total.
+nb::tuple cover_moves(Array<i64> indptr, Array<i32> indices, Array<i64> column_indptr,
+                      Array<i32> column_indices, bool symmetric, Array<Part> labels, Part parts,
+                      Array<Vertex> vertices, Array<Part> targets, Part node_size, i32 outside) {
   const spgnn::Adjacency rows = adjacency_of(indptr, indices);
   const auto n = static_cast<Vertex>(rows.vertices());
-  const WeightedVertices weights{n, 1, std::vector<std::int64_t>(n, 1)};
+  const WeightedVertices weights{n, 1, std::vector<i64>(n, 1)};
   Options options;
   options.parts = parts;
   options.nodes = {node_size, outside};
   const CoverState state(rows, symmetric ? rows : adjacency_of(column_indptr, column_indices),
                          weights, {labels.data(), labels.data() + labels.size()}, options);
-  std::vector<std::vector<std::uint8_t>> covering;
+  std::vector<std::vector<u8>> covering;
   for (int side = 0; side < state.sides(); ++side) {
     covering.emplace_back(static_cast<std::size_t>(n) * parts);
     for (Vertex v = 0; v < n; ++v) {
       for (Part p : state.covering(side).of(v)) covering[side][v * parts + p] = 1;
     }
   }
-  std::vector<std::uint8_t> lowered;
-  std::vector<std::int64_t> total;
+  std::vector<u8> lowered;
+  std::vector<i64> total;
   for (std::size_t i = 0; i < vertices.size(); ++i) {
     CoverState moved = state;
     lowered.push_back(moved.try_move(vertices(i), targets(i)));
@@ -148,7 +146,7 @@ void bind_gvb(nb::module_& m) {
           [](Options& o, Part size) { o.nodes.size = size; })
       .def_prop_rw(
           "outside", [](const Options& o) { return o.nodes.outside; },
-          [](Options& o, std::int32_t rows) { o.nodes.outside = rows; })
+          [](Options& o, i32 rows) { o.nodes.outside = rows; })
       .def_rw("threads", &Options::threads)
       .def_rw("starts", &Options::starts)
       .def_rw("cycles", &Options::cycles)

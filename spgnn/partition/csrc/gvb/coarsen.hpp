@@ -1,16 +1,6 @@
 // Coarsening: which vertices become one, and the coarser hypergraph.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <numeric>
-#include <optional>
-#include <span>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
 #include "graphs.hpp"
 #include "parallel.hpp"
 
@@ -21,11 +11,11 @@ namespace spgnn::gvb {
 // A cluster weighs what its vertices do.
 inline WeightedVertices contract_weights(const WeightedVertices& fine,
                                          const std::vector<Vertex>& coarse_of, Vertex count) {
-  const std::int64_t m = fine.constraints;
-  WeightedVertices coarse{count, fine.constraints, std::vector<std::int64_t>(count * m, 0)};
+  const i64 m = fine.constraints;
+  WeightedVertices coarse{count, fine.constraints, std::vector<i64>(count * m, 0)};
   for (Vertex v = 0; v < fine.num_vertices; ++v) {
     const auto weight = fine.weight_of(v);
-    for (std::int64_t c = 0; c < m; ++c) coarse.vertex_weight[coarse_of[v] * m + c] += weight[c];
+    for (i64 c = 0; c < m; ++c) coarse.vertex_weight[coarse_of[v] * m + c] += weight[c];
   }
   if (!fine.fixed.empty()) {
     coarse.fixed.assign(count, -1);
@@ -58,11 +48,8 @@ class NetContraction {
  public:
   NetContraction(const Hypergraph& fine, const std::vector<Vertex>& coarse_of, Vertex count,
                  bool rooted)
-      : fine_(fine),
-        coarse_of_(coarse_of),
-        rooted_(rooted),
-        coarse_{contract_weights(fine, coarse_of, count)},
-        last_net_(count, -1) {}
+      : fine_(fine), coarse_of_(coarse_of), rooted_(rooted),
+        coarse_{contract_weights(fine, coarse_of, count)}, last_net_(count, -1) {}
 
   Hypergraph operator()() {
     std::size_t slots = 16;
@@ -99,13 +86,11 @@ class NetContraction {
     }
   }
 
-  // Whether there is such a net already, which then takes the weight. Nets with the same 64-bit key
-  // are taken to be equal; a false match would only blur a coarse level, never the result, which is
-  // measured on the finest.
-  bool merged(std::size_t first, std::int32_t weight) {
+  // Whether there is such a net already, which then takes the weight. Keys are of 64 bits: a false
+  // match would only blur a coarse level.
+  bool merged(std::size_t first, i32 weight) {
     const std::size_t size = coarse_.pins.size() - first;
-    std::uint64_t key =
-        rooted_ ? mixed(static_cast<std::uint64_t>(coarse_.pins[first]) << 32) : size;
+    u64 key = rooted_ ? mixed(static_cast<u64>(coarse_.pins[first]) << 32) : size;
     for (auto i = first; i < coarse_.pins.size(); ++i) key += mixed(coarse_.pins[i]);
     std::size_t slot = mixed(key) & (slot_.size() - 1);
     for (; slot_[slot] >= 0; slot = (slot + 1) & (slot_.size() - 1)) {
@@ -123,7 +108,7 @@ class NetContraction {
   const bool rooted_;
   Hypergraph coarse_;
   std::vector<Net> last_net_, slot_;
-  std::vector<std::uint64_t> key_;
+  std::vector<u64> key_;
 };
 
 inline Hypergraph contract(const Hypergraph& fine, const std::vector<Vertex>& coarse_of,
@@ -134,39 +119,35 @@ inline Hypergraph contract(const Hypergraph& fine, const std::vector<Vertex>& co
 // Clusters in the making: every vertex begins as one of its own, and singletons join others.
 
 struct CoarsenOptions {
-  std::vector<std::int64_t> max_weight;  // of a cluster, per constraint
-  std::int32_t max_members = 2;          // vertices that become one in one step
+  std::vector<i64> max_weight;  // of a cluster, per constraint
+  i32 max_members = 2;          // vertices that become one in one step
   // Clusters may not span two of these groups (labels of a partition to be kept).
   const std::vector<Part>* groups = nullptr;
   bool join_fixed = false;  // whether free vertices may join fixed ones, which fixes them too
   // Of hypergraphs only:
-  std::int64_t pair_budget = 16;  // rated pairs per pin: bounds which nets are rated in full
-  bool rooted = true;             // false: roots do not matter (only λ counts)
-  int threads = 1;                // the clusters do not depend on it
+  i64 pair_budget = 16;  // rated pairs per pin: bounds which nets are rated in full
+  bool rooted = true;    // false: roots do not matter (only λ counts)
+  int threads = 1;       // the clusters do not depend on it
 };
 
 class Clusters {
  public:
   Clusters(const WeightedVertices& vertices, const CoarsenOptions& options)
-      : num_vertices_(vertices.num_vertices),
-        constraints_(vertices.constraints),
-        options_(options),
-        fixed_(vertices.fixed),
-        leader_(vertices.num_vertices),
-        members_(vertices.num_vertices, 1),
+      : num_vertices_(vertices.num_vertices), constraints_(vertices.constraints), options_(options),
+        fixed_(vertices.fixed), leader_(vertices.num_vertices), members_(vertices.num_vertices, 1),
         weight_(vertices.vertex_weight) {
     std::iota(leader_.begin(), leader_.end(), 0);
   }
 
   // Only singletons join, so a leader never changes its own.
   Vertex leader(Vertex v) const { return leader_[v]; }
-  std::int32_t members(Vertex cluster) const { return members_[cluster]; }
-  std::int64_t weight(Vertex cluster) const { return weight_[cluster * constraints_]; }
+  i32 members(Vertex cluster) const { return members_[cluster]; }
+  i64 weight(Vertex cluster) const { return weight_[cluster * constraints_]; }
   bool alone(Vertex u) const { return members_[u] == 1; }
 
   bool fits(Vertex u, Vertex cluster) const {
     if (members_[cluster] >= options_.max_members) return false;
-    for (std::int64_t c = 0; c < constraints_; ++c) {
+    for (i64 c = 0; c < constraints_; ++c) {
       if (weight_[u * constraints_ + c] + weight_[cluster * constraints_ + c] >
           options_.max_weight[c]) {
         return false;
@@ -183,14 +164,13 @@ class Clusters {
     if (!fixed_.empty()) fixed_[cluster] = std::max(fixed_[cluster], fixed_[u]);
     ++members_[cluster];
     members_[u] = 0;
-    for (std::int64_t c = 0; c < constraints_; ++c) {
+    for (i64 c = 0; c < constraints_; ++c) {
       weight_[cluster * constraints_ + c] += weight_[u * constraints_ + c];
     }
   }
 
-  // Leaves of a hub that is full, and vertices without neighbours, would stall coarsening: those
-  // with the same favourite are joined to each other (two-hop matching, as in KaMinPar).
-  // favourite(u): the vertex that u would have liked to join, -1 where there is none.
+  // Leaves of a full hub, and vertices without neighbours, would stall coarsening: those with the
+  // same favourite(u), -1: none, are joined to each other (two-hop matching, as in KaMinPar).
   template <class Favourite>
   void pair_by_favourite(const std::vector<Vertex>& order, const Favourite& favourite) {
     std::vector<Vertex> waiting(static_cast<std::size_t>(num_vertices_) + 1, -1);
@@ -215,12 +195,12 @@ class Clusters {
 
  private:
   Vertex num_vertices_;
-  std::int64_t constraints_;
+  i64 constraints_;
   const CoarsenOptions& options_;
   std::vector<Part> fixed_;  // of a leader's cluster
   std::vector<Vertex> leader_;
-  std::vector<std::int32_t> members_;  // of a leader's cluster; 0 for those who joined one
-  std::vector<std::int64_t> weight_;   // [vertices × constraints], of a leader's cluster
+  std::vector<i32> members_;  // of a leader's cluster; 0 for those who joined one
+  std::vector<i64> weight_;   // [vertices × constraints], of a leader's cluster
 };
 
 // Pairs of vertices along heavy edges.
@@ -229,10 +209,8 @@ class Clusters {
 class EdgeMatching {
  public:
   EdgeMatching(const CutGraph& graph, const CoarsenOptions& options, Random& random)
-      : graph_(graph),
-        random_(random),
-        pairs_(graph, options),
-        favourite_(graph.num_vertices, -1) {}
+      : graph_(graph), random_(random), pairs_(graph, options), favourite_(graph.num_vertices, -1) {
+  }
 
   std::pair<std::vector<Vertex>, Vertex> operator()() {
     const std::vector<Vertex> order = light_degrees_first();
@@ -246,23 +224,23 @@ class EdgeMatching {
  private:
   // In random order hubs would take the neighbours that leaves have no alternative to.
   std::vector<Vertex> light_degrees_first() {
-    constexpr std::int64_t kClasses = 64;
+    constexpr i64 kClasses = 64;
     std::vector<Vertex> shuffled(graph_.num_vertices), order(graph_.num_vertices);
     std::iota(shuffled.begin(), shuffled.end(), 0);
     random_.shuffle(shuffled);
-    std::vector<std::int64_t> next(kClasses + 1, 0);
+    std::vector<i64> next(kClasses + 1, 0);
     const auto degree_class = [&](Vertex v) {
       return std::min(kClasses - 1, std::ssize(graph_.edges_of(v)));
     };
     for (Vertex v : shuffled) ++next[degree_class(v) + 1];
-    for (std::int64_t d = 0; d < kClasses; ++d) next[d + 1] += next[d];
+    for (i64 d = 0; d < kClasses; ++d) next[d + 1] += next[d];
     for (Vertex v : shuffled) order[next[degree_class(v)]++] = v;
     return order;
   }
 
   void match(Vertex u) {
     Vertex best = -1;
-    std::int32_t best_weight = 0, heaviest = 0;
+    i32 best_weight = 0, heaviest = 0;
     for (const auto [v, weight] : graph_.edges_of(u)) {
       if (weight > heaviest) {
         heaviest = weight;
@@ -292,19 +270,13 @@ inline std::pair<std::vector<Vertex>, Vertex> cluster(const CutGraph& graph,
 // Clusters of vertices that share nets.
 
 // Every vertex joins the neighbouring cluster with the highest rating Σ w(e) / (|e| − 1) over
-// common nets (heavy edge, Çatalyürek & Aykanat 1999), stars of size two and more at once. The
-// vertices of a batch all choose before the first of them joins, so threads can share the batch;
-// whose choice was taken by then chooses again.
+// common nets (heavy edge, Çatalyürek & Aykanat 1999). Those of a batch all choose before the first
+// joins, so threads can share it; whose choice is taken by then chooses again.
 class NetClustering {
  public:
   NetClustering(const Hypergraph& h, const CoarsenOptions& options, Random& random)
-      : h_(h),
-        random_(random),
-        clusters_(h, options),
-        ratings_(std::max(1, options.threads)),
-        favourite_(h.num_vertices, -1),
-        preference_(h.num_vertices),
-        salt_(random.next()) {
+      : h_(h), random_(random), clusters_(h, options), ratings_(std::max(1, options.threads)),
+        favourite_(h.num_vertices, -1), preference_(h.num_vertices), salt_(random.next()) {
     list_stars(size_limit(options.pair_budget));
     for (Vertex v = 0; v < h.num_vertices; ++v) preference_[v] = preference(v);
   }
@@ -318,11 +290,11 @@ class NetClustering {
     for (std::size_t begin = 0; begin < order.size(); begin += batch) {
       const std::span<const Vertex> now(order.begin() + begin,
                                         std::min(batch, order.size() - begin));
-      const std::int64_t chunks = (std::ssize(now) + kChunk - 1) / kChunk;
+      const i64 chunks = (std::ssize(now) + kChunk - 1) / kChunk;
       const int threads = worth_starting(static_cast<int>(ratings_.size()), h_, now);
-      parallel_chunks(chunks, threads, [&](std::int64_t c, int thread) {
-        const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(now));
-        for (std::int64_t i = c * kChunk; i < end; ++i) {
+      parallel_chunks(chunks, threads, [&](i64 c, int thread) {
+        const i64 end = std::min((c + 1) * kChunk, std::ssize(now));
+        for (i64 i = c * kChunk; i < end; ++i) {
           chosen[i] = clusters_.alone(now[i]) ? choose(now[i], ratings_[thread]) : -1;
         }
       });
@@ -360,7 +332,7 @@ class NetClustering {
     bool all_pairs;
   };
 
-  void list_stars(std::int64_t size_limit) {
+  void list_stars(i64 size_limit) {
     stars_.reserve(h_.num_nets());
     for (Net e = 0; e < h_.num_nets(); ++e) {
       const auto pairs = static_cast<float>(h_.size(e) - 1);
@@ -370,19 +342,19 @@ class NetClustering {
   }
 
   // Rating all pairs of a net costs |e|²; nets above this size only rate the pairs with their root.
-  std::int64_t size_limit(std::int64_t pair_budget) const {
-    std::vector<std::int64_t> pins_of_size(kSizeClasses, 0);
+  i64 size_limit(i64 pair_budget) const {
+    std::vector<i64> pins_of_size(kSizeClasses, 0);
     for (Net e = 0; e < h_.num_nets(); ++e) {
-      pins_of_size[std::min<std::int64_t>(h_.size(e), kSizeClasses - 1)] += h_.size(e);
+      pins_of_size[std::min<i64>(h_.size(e), kSizeClasses - 1)] += h_.size(e);
     }
-    std::int64_t pairs = 0;
+    i64 pairs = 0;
     const auto budget = pair_budget * std::ssize(h_.pins);
-    std::int64_t size = 2;
+    i64 size = 2;
     for (; size < kSizeClasses; ++size) {
       pairs += pins_of_size[size] * size;
       if (pairs > budget) break;
     }
-    return std::max<std::int64_t>(2, size - 1);
+    return std::max<i64>(2, size - 1);
   }
 
   void rate_neighbours(Vertex u, Ratings& ratings) const {
@@ -428,13 +400,13 @@ class NetClustering {
   }
 
   bool coin(Vertex u, Vertex cluster) const {
-    return mixed(salt_ ^ (static_cast<std::uint64_t>(u) << 32 | cluster)) & 1;
+    return mixed(salt_ ^ (static_cast<u64>(u) << 32 | cluster)) & 1;
   }
 
-  static constexpr std::int64_t kSizeClasses = 1024;
-  static constexpr std::int64_t kLargestStar = 4096;
+  static constexpr i64 kSizeClasses = 1024;
+  static constexpr i64 kLargestStar = 4096;
   static constexpr std::size_t kBatches = 64;
-  static constexpr std::int64_t kChunk = 16;  // vertices that a thread takes at once
+  static constexpr i64 kChunk = 16;  // vertices that a thread takes at once
 
   const Hypergraph& h_;
   Random& random_;
@@ -443,7 +415,7 @@ class NetClustering {
   std::vector<Vertex> favourite_;
   std::vector<Star> stars_;        // of the nets
   std::vector<float> preference_;  // of clusters
-  std::uint64_t salt_;
+  u64 salt_;
 };
 
 // The cluster of each vertex, numbered from 0; and how many there are.
@@ -453,8 +425,7 @@ inline std::pair<std::vector<Vertex>, Vertex> cluster(const Hypergraph& h,
   return NetClustering(h, options, random)();
 }
 
-template <class Graph>
-struct Level {
+template <class Graph> struct Level {
   Graph coarse;
   std::vector<Vertex> coarse_of;  // vertex of the next finer level -> vertex of `coarse`
 };
@@ -475,8 +446,7 @@ std::optional<Level<Graph>> coarsen_once(const Graph& graph, const CoarsenOption
   }
 }
 
-// A graph with nearly as many edges (or pins) as the one it was made from need not be kept: where
-// edges are spread at random, ten such levels would take ten times the memory and time of one.
+// A graph with nearly as many edges (or pins) as the finer one need not be kept.
 inline bool worth_keeping(const CutGraph& graph, const CutGraph& finer) {
   return graph.edges.size() * 4 <= finer.edges.size() * 3;
 }
@@ -593,7 +563,7 @@ class Communities {
     weight_to_.assign(n, 0.0);
     std::vector<Vertex> order = community_;
     random_.shuffle_runs(order);
-    std::vector<std::uint8_t> waiting(n, 1);  // a neighbour has moved since the vertex chose
+    std::vector<u8> waiting(n, 1);  // a neighbour has moved since the vertex chose
     for (int round = 0; round < kRounds; ++round) {
       Vertex moved = 0;
       for (Vertex v : order) {

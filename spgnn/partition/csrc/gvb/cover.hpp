@@ -1,15 +1,5 @@
-// gvb for exchanges with minimum covers: a block (rows of part p, columns of part q) costs the size
-// of a minimum vertex cover, rows of H and partial sums from q to p.
+// gvb for minimum covers: a block (rows of part p, columns of part q) costs the size of one.
 #pragma once
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <span>
-#include <stdexcept>
-#include <utility>
-#include <vector>
 
 #include "cover_state.hpp"
 
@@ -18,16 +8,16 @@ namespace spgnn::gvb {
 // A partition for covers begins as one of a hypergraph in which it is settled who pays.
 
 // Per nonzero: 1 if its row pays (a partial sum moves), 0 if its column does (a row of H moves).
-using Split = std::vector<std::uint8_t>;
+using Split = std::vector<u8>;
 
 // Each nonzero lives with the owner of its row or of its column, whichever has fewer nonzeros and
 // so can be kept together (medium grain, Pelt & Bisseling 2014, section 3); the other side pays.
 inline Split medium_grain(const Adjacency& adjacency) {
-  std::vector<std::int64_t> in_column(adjacency.vertices(), 0);
+  std::vector<i64> in_column(adjacency.vertices(), 0);
   for (Vertex v : adjacency.indices) ++in_column[v];
   Split split(adjacency.indices.size());
-  for (std::int64_t i = 0; i < adjacency.vertices(); ++i) {
-    for (std::int64_t e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
+  for (i64 i = 0; i < adjacency.vertices(); ++i) {
+    for (i64 e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
       split[e] = std::ssize(adjacency.row(i)) > in_column[adjacency.indices[e]];
     }
   }
@@ -36,11 +26,11 @@ inline Split medium_grain(const Adjacency& adjacency) {
 
 // Scattered nets for the columns and gathered nets for the rows of a split.
 inline Hypergraph split_hypergraph(const Adjacency& adjacency, const Split& split) {
-  Hypergraph h = nets_of_columns(adjacency, [&](std::int64_t e) { return !split[e]; });
+  Hypergraph h = nets_of_columns(adjacency, [&](i64 e) { return !split[e]; });
   h.pins.reserve(adjacency.edges() + 2 * adjacency.vertices());
   for (Vertex i = 0; i < h.num_vertices; ++i) {
     h.pins.push_back(i);
-    for (std::int64_t e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
+    for (i64 e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
       if (split[e] && adjacency.indices[e] != i) h.pins.push_back(adjacency.indices[e]);
     }
     h.close_net(1);
@@ -49,8 +39,7 @@ inline Hypergraph split_hypergraph(const Adjacency& adjacency, const Split& spli
   return h;
 }
 
-// Rewrites the split of all nonzeros between parts as minimum covers of the blocks have it; of
-// those inside a part it stays.
+// Rewrites the split of nonzeros between parts as minimum covers have it.
 inline void split_by_covers(const Adjacency& adjacency, const std::vector<Part>& labels, Part parts,
                             int threads, Split& split) {
   const Members members(labels, parts);
@@ -58,9 +47,9 @@ inline void split_by_covers(const Adjacency& adjacency, const std::vector<Part>&
   for (int thread = 0; thread < std::min(threads, parts); ++thread) {
     covers.emplace_back(adjacency, labels, parts, members, true);
   }
-  parallel_chunks(parts, static_cast<int>(covers.size()), [&](std::int64_t p, int thread) {
-    covers[thread].of_rows(p, [&](std::int64_t, std::int64_t) {
-      covers[thread].for_each_nonzero([&](std::int64_t e, bool by_row, bool by_column) {
+  parallel_chunks(parts, static_cast<int>(covers.size()), [&](i64 p, int thread) {
+    covers[thread].of_rows(p, [&](i64, i64) {
+      covers[thread].for_each_nonzero([&](i64 e, bool by_row, bool by_column) {
         // Where both sides are in the cover, either pays for free.
         if (by_row != by_column) split[e] = by_row;
       });
@@ -72,35 +61,28 @@ inline void split_by_covers(const Adjacency& adjacency, const std::vector<Part>&
 class alignas(64) CoverMoveFinder {
  public:
   CoverMoveFinder(const CoverState& state, const Bound& max_weight)
-      : state_(state),
-        max_weight_(max_weight),
-        near_(state.parts(), 0),
-        in_all_(state.parts(), 0),
-        saved_(state.parts(), 0.0),
-        listed_(state.parts(), 0),
+      : state_(state), max_weight_(max_weight), near_(state.parts(), 0), in_all_(state.parts(), 0),
+        saved_(state.parts(), 0.0), listed_(state.parts(), 0),
         nodes_matter_(state.nodes().matter()) {
     for (auto& nodes : in_node_) nodes.resize(state.node_send().size());
   }
 
-  // The move of v to a part with room that gains most; to −1 where v is in no cover, so that its
-  // leaving saves nothing.
+  // The move of v to a part with room that gains most; to −1 where its leaving saves nothing.
   Move best(Vertex v) {
     const Part from = state_.part(v);
     double saves = 0;
     for (int side = 0; side < state_.sides(); ++side) {
-      for (Part q : state_.covering(side).of(v)) {
-        saves += state_.block_price(side, from, q);
-      }
+      for (Part q : state_.covering(side).of(v)) { saves += state_.block_price(side, from, q); }
     }
     if (saves <= 0 || state_.is_fixed(v)) return {};
     saves += state_.weights().price(v, from);
     candidates_.clear();
     for (auto& nodes : in_node_) std::ranges::fill(nodes, InNode{});
     double others = 0;
-    std::array<std::int32_t, 2> blocks{};
+    std::array<i32, 2> blocks{};
     for (int side = 0; side < state_.sides(); ++side) {
       others += add_side(side, v);
-      blocks[side] = static_cast<std::int32_t>(parts_.size());
+      blocks[side] = static_cast<i32>(parts_.size());
     }
     Move move;
     for (Part q : candidates_) {
@@ -126,7 +108,7 @@ class alignas(64) CoverMoveFinder {
   // Blocks of v with parts of one node, and what they cost less if v is there, its own share apart.
   struct InNode {
     double saved = 0;
-    std::int32_t blocks = 0;
+    i32 blocks = 0;
   };
 
   // One block for each part with neighbours of v, as far as others pay for them; what candidates
@@ -150,7 +132,7 @@ class alignas(64) CoverMoveFinder {
       save(q, state_.own_price(side, q) + price);
       const auto group = std::span(grouped_).subspan(begin, end - begin);
       // Parts for which all of the group are in a cover; mostly there is none.
-      std::int32_t looked = 0, left = 1;
+      i32 looked = 0, left = 1;
       while (left > 0 && looked < std::ssize(group)) {
         left = 0;
         for (Part p : covering.of(group[looked])) {
@@ -174,14 +156,14 @@ class alignas(64) CoverMoveFinder {
   // Sorts the neighbours of v by part; near_[q] becomes the end of those in parts_' q.
   void group_neighbours(int side, Vertex v) {
     parts_.clear();
-    std::int32_t count = 0;
+    i32 count = 0;
     for (Vertex u : state_.neighbours(side, v)) {
       if (u == v) continue;
       if (near_[state_.part(u)]++ == 0) parts_.push_back(state_.part(u));
       ++count;
     }
     grouped_.resize(count);
-    for (std::int32_t begin = 0; Part q : parts_) begin += std::exchange(near_[q], begin);
+    for (i32 begin = 0; Part q : parts_) begin += std::exchange(near_[q], begin);
     for (Vertex u : state_.neighbours(side, v)) {
       if (u != v) grouped_[near_[state_.part(u)]++] = u;
     }
@@ -199,11 +181,11 @@ class alignas(64) CoverMoveFinder {
 
   const CoverState& state_;
   const Bound& max_weight_;
-  std::vector<std::int32_t> near_, in_all_;  // of each part, 0 in between
+  std::vector<i32> near_, in_all_;  // of each part, 0 in between
   std::vector<Part> parts_;
   std::vector<Vertex> grouped_;
   std::vector<double> saved_;
-  std::vector<std::uint8_t> listed_;
+  std::vector<u8> listed_;
   std::vector<Part> candidates_;
   bool nodes_matter_;
   std::array<std::vector<InNode>, 2> in_node_;  // of each side
@@ -215,8 +197,7 @@ class CoverMoves {
   static constexpr bool kQueuedAtFirst = false;
 
   CoverMoves(CoverState& state, const Bound& max_weight, int threads)
-      : state_(state),
-        finders_(std::max(1, threads), CoverMoveFinder(state, max_weight)),
+      : state_(state), finders_(std::max(1, threads), CoverMoveFinder(state, max_weight)),
         pays_(state.labels().size(), 0) {}
 
   // Vertices in covers; where `price` is given, only of blocks of which a part has that price.
@@ -241,12 +222,12 @@ class CoverMoves {
   }
 
   void foresee(std::span<const Vertex> vertices) {
-    constexpr std::int64_t kChunk = 16, kPays = 256;
-    const std::int64_t chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
+    constexpr i64 kChunk = 16, kPays = 256;
+    const i64 chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
     const int threads = std::ssize(vertices) < kPays ? 1 : static_cast<int>(finders_.size());
-    parallel_chunks(chunks, threads, [&](std::int64_t c, int thread) {
-      const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(vertices));
-      for (std::int64_t i = c * kChunk; i < end; ++i) {
+    parallel_chunks(chunks, threads, [&](i64 c, int thread) {
+      const i64 end = std::min((c + 1) * kChunk, std::ssize(vertices));
+      for (i64 i = c * kChunk; i < end; ++i) {
         pays_[vertices[i]] = finders_[thread].best(vertices[i]).gain > kNone;
       }
     });
@@ -259,8 +240,7 @@ class CoverMoves {
     return move.gain > kNone && state_.try_move(v, move.to) ? from : -1;
   }
 
-  template <class Visit>
-  void for_affected(Vertex v, Part, const Visit& visit) const {
+  template <class Visit> void for_affected(Vertex v, Part, const Visit& visit) const {
     constexpr std::size_t kMost = 256;
     for (int side = 0; side < state_.sides(); ++side) {
       const auto neighbours = state_.neighbours(side, v);
@@ -273,24 +253,18 @@ class CoverMoves {
 
   CoverState& state_;
   std::vector<CoverMoveFinder> finders_;  // of each thread
-  std::vector<std::uint8_t> pays_;
+  std::vector<u8> pays_;
   double before_ = 0;
 };
 
-// Partitions for the volume under minimum covers: some for the medium-grain split of the nonzeros
-// are refined by moves that know the covers; from the best V-cycles, each for the split of the
-// covers so far, and such moves again; in the end those that lower the maximum.
+// Partitions for the volume under minimum covers: first for the medium-grain split, refined by
+// moves that know the covers; then V-cycles for the split of the covers so far; then the maximum.
 class CoverPartitioner {
  public:
   CoverPartitioner(const Adjacency& adjacency, const WeightedVertices& vertices,
                    const Options& options)
-      : adjacency_(adjacency),
-        columns_(adjacency),
-        vertices_(vertices),
-        options_(options),
-        first_(options),
-        random_(options.seed),
-        split_(medium_grain(adjacency)) {
+      : adjacency_(adjacency), columns_(adjacency), vertices_(vertices), options_(options),
+        first_(options), random_(options.seed), split_(medium_grain(adjacency)) {
     transposed_ = transpose(adjacency);
     if (std::ranges::equal(transposed_.indptr, adjacency.indptr) &&
         std::ranges::equal(transposed_.indices, adjacency.indices)) {
@@ -323,7 +297,7 @@ class CoverPartitioner {
     const Hypergraph h = hypergraph();
     std::vector<std::vector<Part>> labels((options_.starts + 1) / 2);
     std::atomic<bool> interrupted = false;
-    parallel_chunks(std::ssize(labels), options_.threads, [&](std::int64_t start, int thread) {
+    parallel_chunks(std::ssize(labels), options_.threads, [&](i64 start, int thread) {
       Options options = first_;
       if (start > 0) options.seed = Random(options_.seed).split(start).next();
       if (labels.size() > 1) options.threads = 1;

@@ -1,15 +1,6 @@
 // A partition, the sizes of its covers, and which vertices belong to them.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <functional>
-#include <numeric>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "multilevel.hpp"
 #include "volume.hpp"
 
@@ -20,8 +11,8 @@ class PartSets {
  public:
   PartSets(const Adjacency& adjacency, Part parts)
       : begin_(adjacency.indptr.size(), 0), size_(adjacency.vertices(), 0) {
-    for (std::int64_t v = 0; v < adjacency.vertices(); ++v) {
-      begin_[v + 1] = begin_[v] + std::min<std::int64_t>(std::ssize(adjacency.row(v)), parts);
+    for (i64 v = 0; v < adjacency.vertices(); ++v) {
+      begin_[v + 1] = begin_[v] + std::min<i64>(std::ssize(adjacency.row(v)), parts);
     }
     parts_.resize(begin_.back());
   }
@@ -42,34 +33,26 @@ class PartSets {
   void clear() { std::ranges::fill(size_, 0); }
 
  private:
-  std::vector<std::int64_t> begin_;
-  std::vector<std::int32_t> size_;
+  std::vector<i64> begin_;
+  std::vector<i32> size_;
   std::vector<Part> parts_;
 };
 
-// Minimum covers of a block are a lattice (Dulmage & Mendelsohn 1958): one of them has every row
-// that any has, another every column. So a bit for each row and column of a block says two things:
-// a vertex with the bit takes one row off the block when it leaves, and a vertex that comes costs
-// none if all its neighbours on the other side have theirs. `refresh` sets bits and volumes
-// exactly; a move changes those next to it by rules of thumb. What that misses lets searches climb
-// out of local minima, where exact gains would end in the first: results are counted, and the best
-// stays.
+// Minimum covers of a block are a lattice (Dulmage & Mendelsohn 1958). A bit for each row and
+// column says: a vertex with it takes one row off the block when it leaves, and one that comes
+// costs none if all its neighbours on the other side have theirs. `refresh` sets bits and volumes
+// exactly; a move changes those next to it by rules of thumb, which lets searches climb out of
+// local minima.
 //
-// Side 0 are the rows of vertices, side 1 their columns; of a symmetric pattern the second is the
-// mirror image of the first and left out: what a part sends is what it receives.
+// Side 0 are the rows of vertices, side 1 their columns, left out of a symmetric pattern.
 class CoverState {
  public:
   // columns: the transpose, or where the pattern is symmetric the same arrays as `rows`.
   CoverState(const Adjacency& rows, const Adjacency& columns, const WeightedVertices& vertices,
              std::vector<Part> labels, const Options& options)
-      : pattern_{rows, columns},
-        symmetric_(rows.indices.data() == columns.indices.data()),
-        parts_(options.parts),
-        nodes_(options.nodes),
-        threads_(options.threads),
-        vertices_(vertices),
-        part_(std::move(labels)),
-        weights_(vertices, part_, parts_),
+      : pattern_{rows, columns}, symmetric_(rows.indices.data() == columns.indices.data()),
+        parts_(options.parts), nodes_(options.nodes), threads_(options.threads),
+        vertices_(vertices), part_(std::move(labels)), weights_(vertices, part_, parts_),
         volume_(parts_, node_count()) {
     for (int direction : {0, 1}) {
       price_[direction].resize(parts_);
@@ -91,23 +74,21 @@ class CoverState {
   const PartSets& covering(int side) const { return covering_[side]; }
   int opposite(int side) const { return symmetric_ ? 0 : 1 - side; }
 
-  const std::vector<std::int64_t>& send() const { return volume_.of_part[0]; }
-  const std::vector<std::int64_t>& receive() const { return volume_.of_part[symmetric_ ? 0 : 1]; }
-  std::int64_t total() const {
+  const std::vector<i64>& send() const { return volume_.of_part[0]; }
+  const std::vector<i64>& receive() const { return volume_.of_part[symmetric_ ? 0 : 1]; }
+  i64 total() const {
     const auto sum = [](const auto& rows) {
-      return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+      return std::accumulate(rows.begin(), rows.end(), i64{0});
     };
-    const std::int64_t apart = nodes_.matter() ? sum(node_send()) / nodes_.outside : 0;
+    const i64 apart = nodes_.matter() ? sum(node_send()) / nodes_.outside : 0;
     return sum(send()) - (nodes_.outside - 1) * apart;
   }
-  std::int64_t busiest(bool) const {
+  i64 busiest(bool) const {
     return std::max(std::ranges::max(send()), std::ranges::max(receive()));
   }
-  const std::vector<std::int64_t>& node_send() const { return volume_.of_node[0]; }
-  const std::vector<std::int64_t>& node_receive() const {
-    return volume_.of_node[symmetric_ ? 0 : 1];
-  }
-  std::int64_t busiest_node(bool) const {
+  const std::vector<i64>& node_send() const { return volume_.of_node[0]; }
+  const std::vector<i64>& node_receive() const { return volume_.of_node[symmetric_ ? 0 : 1]; }
+  i64 busiest_node(bool) const {
     if (!nodes_.matter()) return 0;
     return std::max(std::ranges::max(node_send()), std::ranges::max(node_receive()));
   }
@@ -125,8 +106,7 @@ class CoverState {
     weights_.set_price(bounds, rows);
     reprice();
   }
-  // What one more row of a block inside a node costs: for the part of the vertex whose row (column)
-  // it is, and for that of its neighbours ...
+  // What one more row of a block inside a node costs, for either part ...
   double own_price(int side, Part p) const { return price_[own(side)][p]; }
   double other_price(int side, Part p) const { return price_[other(side)][p]; }
   // ... and of one between nodes.
@@ -151,8 +131,8 @@ class CoverState {
         covers.emplace_back(pattern_[side], part_, parts_, members, false);
       }
       std::vector<Volumes> counts(threads, Volumes(parts_, node_count()));
-      parallel_chunks(parts_, threads, [&](std::int64_t p, int t) {
-        covers[t].of_rows(p, [&](std::int64_t q, std::int64_t rows) {
+      parallel_chunks(parts_, threads, [&](i64 p, int t) {
+        covers[t].of_rows(p, [&](i64 q, i64 rows) {
           const auto to = static_cast<Part>(p), from = static_cast<Part>(q);
           counts[t].add(0, from, rows, apart(from, to), nodes_);
           counts[t].add(1, to, rows, apart(from, to), nodes_);
@@ -212,21 +192,18 @@ class CoverState {
       }
     }
 
-    void add(int direction, Part p, std::int64_t rows, bool apart, const Nodes& nodes) {
+    void add(int direction, Part p, i64 rows, bool apart, const Nodes& nodes) {
       if (apart) of_node[direction][p / nodes.size] += rows * nodes.outside;
       of_part[direction][p] += apart ? rows * nodes.outside : rows;
     }
     void add(const Volumes& others) {
-      const auto sum = [](auto& to, const auto& from) {
-        std::ranges::transform(to, from, to.begin(), std::plus<>());
-      };
       for (int direction : {0, 1}) {
-        sum(of_part[direction], others.of_part[direction]);
-        sum(of_node[direction], others.of_node[direction]);
+        add_to(of_part[direction], others.of_part[direction]);
+        add_to(of_node[direction], others.of_node[direction]);
       }
     }
 
-    std::array<std::vector<std::int64_t>, 2> of_part, of_node;
+    std::array<std::vector<i64>, 2> of_part, of_node;
   };
 
   Part node_count() const { return nodes_.matter() ? parts_ / nodes_.size : 0; }
@@ -273,8 +250,7 @@ class CoverState {
     if (nodes_.matter() && direction == 0) cost_ += by;
   }
 
-  // Neighbours of v that had no other in part `from` cover nothing there any more; where v now is,
-  // they are inside.
+  // Neighbours of v that had no other in part `from` cover nothing there any more.
   void leave(int side, Vertex v, Part from) {
     constexpr std::size_t kFew = 256;
     PartSets& covering = covering_[opposite(side)];
@@ -290,25 +266,25 @@ class CoverState {
   }
 
   double cost_of(int direction, Part p) const {
-    const std::int64_t rows = volume_.of_part[direction][p];
+    const i64 rows = volume_.of_part[direction][p];
     // With nodes, rows themselves are counted apart: all alike.
     const double send = nodes_.matter() ? potential_.peak_cost(rows) : potential_.send_cost(rows);
     const double receive = potential_.receive_cost(rows);
     return symmetric_ ? send + receive : direction == 0 ? send : receive;
   }
   double node_cost(int direction, Part node) const {
-    const std::int64_t rows = volume_.of_node[direction][node];
+    const i64 rows = volume_.of_node[direction][node];
     const double send = node_potential_.peak_cost(rows);
     const double receive = node_potential_.receive_cost(rows);
     return symmetric_ ? send + receive : direction == 0 ? send : receive;
   }
   void set_price(int direction, Part p) {
-    const std::int64_t rows = volume_.of_part[direction][p];
+    const i64 rows = volume_.of_part[direction][p];
     const double send = potential_.send_price(rows), receive = potential_.receive_price(rows);
     price_[direction][p] = symmetric_ ? send + receive : direction == 0 ? send : receive;
   }
   void set_node_price(int direction, Part node) {
-    const std::int64_t rows = volume_.of_node[direction][node];
+    const i64 rows = volume_.of_node[direction][node];
     const double send = node_potential_.peak_price(rows);
     const double receive = node_potential_.receive_price(rows);
     node_price_[direction][node] = symmetric_ ? send + receive : direction == 0 ? send : receive;

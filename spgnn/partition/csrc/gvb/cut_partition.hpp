@@ -1,15 +1,5 @@
-// A first k-way partition, for the edge cut of a graph that stands in for the volume; and what a
-// caller chooses about gvb, with the constants of its steps.
+// A first k-way partition, for the edge cut; and what a caller chooses about gvb.
 #pragma once
-
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <numeric>
-#include <span>
-#include <utility>
-#include <vector>
 
 #include "coarsen.hpp"
 #include "two_way.hpp"
@@ -17,17 +7,14 @@
 namespace spgnn::gvb {
 
 // Greedy k-way refinement: moves each vertex to its best part if that pays; after the first round
-// only vertices next to a move are looked at again. What moves cost is a Moves: CutMoves for the
-// cut of graphs, VolumeMoves of refine.hpp for the volumes of hypergraphs. It has
-//   bool kQueuedAtFirst             whether vertices still to come in the first round count as
-//                                   queued, or else may be queued for the second one as well
+// only vertices next to a move. What moves cost is a Moves (CutMoves, VolumeMoves, CoverMoves):
+//   bool kQueuedAtFirst             whether vertices still to come in the first round are queued
 //   std::vector<Vertex> boundary()  the vertices whose move can pay
 //   void begin_round(), bool end_round()   the latter says whether the round paid for another
-//   void foresee(vertices)          looks ahead at those that are tried next, always before that
+//   void foresee(vertices)          looks ahead at those that are tried next
 //   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
 //   void for_affected(v, from, f)   calls f(u) for the vertices whose gain that can have raised
-template <class Moves>
-class GreedyRefiner {
+template <class Moves> class GreedyRefiner {
  public:
   GreedyRefiner(Moves moves, Vertex num_vertices, Random& random)
       : moves_(std::move(moves)), random_(random), queued_(num_vertices, 0) {}
@@ -67,7 +54,7 @@ class GreedyRefiner {
 
   Moves moves_;
   Random& random_;
-  std::vector<std::uint8_t> queued_;
+  std::vector<u8> queued_;
 };
 
 // Moves that lower the edge cut, as GreedyRefiner wants them.
@@ -76,10 +63,7 @@ class CutMoves {
   static constexpr bool kQueuedAtFirst = true;
 
   CutMoves(const CutGraph& graph, std::vector<Part>& labels, Part parts, const Bound& max_weight)
-      : graph_(graph),
-        labels_(labels),
-        max_weight_(max_weight),
-        weight_(graph, labels, parts),
+      : graph_(graph), labels_(labels), max_weight_(max_weight), weight_(graph, labels, parts),
         joined_(parts, 0) {}
 
   std::vector<Vertex> boundary() const {
@@ -104,9 +88,9 @@ class CutMoves {
       joined_[labels_[u]] += w;
     }
     const Part from = labels_[v];
-    const std::int64_t inside = joined_[from];
+    const i64 inside = joined_[from];
     const bool overloaded = !weight_.within(from, max_weight_);
-    std::int64_t best_weight = overloaded ? -1 : inside;
+    i64 best_weight = overloaded ? -1 : inside;
     Part best = from;
     for (Part q : touched_) {
       const bool better = joined_[q] > best_weight ||
@@ -126,8 +110,7 @@ class CutMoves {
     return from;
   }
 
-  template <class Visit>
-  void for_affected(Vertex v, Part, const Visit& visit) const {
+  template <class Visit> void for_affected(Vertex v, Part, const Visit& visit) const {
     for (const CutGraph::Edge& edge : graph_.edges_of(v)) visit(edge.to);
   }
 
@@ -136,7 +119,7 @@ class CutMoves {
   std::vector<Part>& labels_;
   const Bound& max_weight_;
   PartWeights weight_;
-  std::vector<std::int64_t> joined_;  // weight of edges from a vertex to each part
+  std::vector<i64> joined_;  // weight of edges from a vertex to each part
   std::vector<Part> touched_;
 };
 
@@ -155,19 +138,18 @@ inline void lower_cut(const CutGraph& graph, std::vector<Part>& labels, Part par
 }
 
 // The weight of cut edges at each part.
-inline std::vector<std::int64_t> cut_of_parts(const CutGraph& graph,
-                                              const std::vector<Part>& labels, Part parts) {
-  std::vector<std::int64_t> cut(parts, 0);
+inline std::vector<i64> cut_of_parts(const CutGraph& graph, const std::vector<Part>& labels,
+                                     Part parts) {
+  std::vector<i64> cut(parts, 0);
   for (Vertex v = 0; v < graph.num_vertices; ++v) {
     for (const auto [u, w] : graph.edges_of(v)) cut[labels[v]] += labels[u] == labels[v] ? 0 : w;
   }
   return cut;
 }
 
-// The best of several recursive bisections, the part with the largest cut counting as much as the
-// average, as for volumes. Where hardly anything is cut, as on meshes and roads, refinement hardly
-// changes the parts any more; elsewhere one is enough, and so it is where the coarsest graph is not
-// small beside the finest, of `finest` vertices.
+// The best of several recursive bisections, the largest cut of a part counting as much as the
+// average. Only where hardly anything is cut, as on meshes and roads, and the coarsest graph is
+// small beside the finest, of `finest` vertices, are several worth it.
 inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
                                             const Bound& max_weight, const CutOptions& options,
                                             Vertex finest, Random& random) {
@@ -179,14 +161,14 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
       std::accumulate(graph.edges.begin(), graph.edges.end(), 0.0,
                       [](double sum, const CutGraph::Edge& edge) { return sum + edge.weight; });
   std::vector<Part> best;
-  std::int64_t best_score = std::numeric_limits<std::int64_t>::max();
+  i64 best_score = std::numeric_limits<i64>::max();
   for (int attempt = 0; attempt < attempts; ++attempt) {
     std::vector<Part> labels = RecursiveBisection<CutGraph>(max_weight, options.bisection)(
         graph, parts, random.split(attempt + 1));
     lower_cut(graph, labels, parts, max_weight, options.rounds, random);
-    const std::vector<std::int64_t> cut = cut_of_parts(graph, labels, parts);
-    const auto total = std::accumulate(cut.begin(), cut.end(), std::int64_t{0});
-    const std::int64_t score = total + parts * *std::max_element(cut.begin(), cut.end());
+    const std::vector<i64> cut = cut_of_parts(graph, labels, parts);
+    const auto total = std::accumulate(cut.begin(), cut.end(), i64{0});
+    const i64 score = total + parts * *std::max_element(cut.begin(), cut.end());
     if (score < best_score) {
       best_score = score;
       best = std::move(labels);
@@ -198,22 +180,21 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
 
 // Where coarsening stops: so many vertices a part, which may be more than numbers of vertices hold.
 inline Vertex vertices_of_parts(Vertex per_part, Part parts) {
-  constexpr std::int64_t kMost = std::numeric_limits<Vertex>::max();
-  return static_cast<Vertex>(std::clamp<std::int64_t>(std::int64_t{per_part} * parts, 200, kMost));
+  constexpr i64 kMost = std::numeric_limits<Vertex>::max();
+  return static_cast<Vertex>(std::clamp<i64>(i64{per_part} * parts, 200, kMost));
 }
 
-// Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the
-// scheme of METIS's k-way method (Karypis & Kumar 1998).
+// Coarsens, bisects the coarsest graph, and refines on the way back (METIS: Karypis & Kumar 1998).
 inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound max_weight,
                                        const std::vector<Part>& communities,
                                        const CutOptions& options, Random& random) {
-  for (std::int64_t& bound : max_weight) {
-    bound += static_cast<std::int64_t>(options.slack * static_cast<double>(bound));
+  for (i64& bound : max_weight) {
+    bound += static_cast<i64>(options.slack * static_cast<double>(bound));
   }
   const Vertex stop_at = vertices_of_parts(options.vertices_per_part, parts);
   CoarsenOptions coarsening;
-  for (std::int64_t total : graph.total_weight()) {
-    coarsening.max_weight.push_back(std::max<std::int64_t>(1, total * 3 / 2 / stop_at));
+  for (i64 total : graph.total_weight()) {
+    coarsening.max_weight.push_back(std::max<i64>(1, total * 3 / 2 / stop_at));
   }
   const auto levels = coarsen(graph, coarsening, stop_at, random, communities);
   std::vector<Part> labels = partition_coarsest(coarsest(graph, levels), parts, max_weight, options,
@@ -228,7 +209,7 @@ struct Options {
   Part parts = 1;
   Bound max_weight;
   std::vector<Part> kinds;  // where nodes matter, parts of one kind may change numbers
-  std::uint64_t seed = 0;
+  u64 seed = 0;
   Nodes nodes;
   bool receive = false;  // the maximum is that of rows sent or received, else of rows sent
   int threads = 1;       // the labels do not depend on it
@@ -236,26 +217,24 @@ struct Options {
   int cycles = 1;        // V-cycles from the result, the last for the maximum
   CutOptions cut;
   // The last of several starts bisects the nets, if more than this share of pins is away from the
-  // root (where fewer are, as in meshes, the cut sees all there is), and coarsening leaves at most
-  // this share of them.
+  // root, and coarsening leaves at most this share of them.
   double net_start_above = 0.1, net_start_below = 0.4;
   Vertex net_vertices_per_part = 100;  // of the level it does that on
   BisectionOptions net_bisection{2, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
   // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
   double slack = 0.1;
-  std::int64_t pair_budget = 1;
-  std::int32_t max_members = 4;
+  i64 pair_budget = 1;
+  i32 max_members = 4;
   int greedy_rounds = 3;
   int search_passes = 2, coarse_search_passes = 0;  // of the finest level and of coarser ones
-  std::int32_t patience = 30;
-  std::int64_t search_budget = 6;                // units of work per pin and level
+  i32 patience = 30;
+  i64 search_budget = 6;                         // units of work per pin and level
   double alpha_coarse = 0.15, alpha_fine = 0.4;  // of the potential, by stage
   double alpha_last = 0.9;                       // and for covers
   double load = 2, peak_load = 5;                // price of weight at the bounds; see price_weights
   int peak_rounds = 16;  // at most; in which only parts close to the maximum pay more
-  // The maximum is not pressed below this many averages: it would take time, and rows of the total,
-  // for little.
+  // The maximum is not pressed below this many averages: it would cost much for little.
   double even = 1.05;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;

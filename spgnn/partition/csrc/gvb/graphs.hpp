@@ -2,13 +2,6 @@
 // of a sparse product), and graphs whose edge cut stands in for volume where moves must be cheap.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "adjacency.hpp"
 #include "inlined.hpp"
 
@@ -17,29 +10,24 @@ namespace spgnn::gvb {
 // Numbers of SplitMix64 (Steele, Lea, Flood 2014): the same from a seed with every compiler.
 class Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(mixed(seed)) {}
+  explicit Random(u64 seed) : state_(mixed(seed)) {}
 
-  std::uint64_t next() { return mixed(state_ += kGolden); }
+  u64 next() { return mixed(state_ += kGolden); }
 
   // Uniform in [0, bound); the bias of the multiplication is below 2^-32.
-  std::uint32_t below(std::uint32_t bound) {
-    return static_cast<std::uint32_t>(((next() >> 32) * bound) >> 32);
-  }
+  u32 below(u32 bound) { return static_cast<u32>(((next() >> 32) * bound) >> 32); }
 
   // A generator of its own for a subproblem, independent of how this one is used later.
-  Random split(std::uint64_t key) const { return Random(mixed(state_ ^ mixed(key))); }
+  Random split(u64 key) const { return Random(mixed(state_ ^ mixed(key))); }
 
-  template <class T>
-  void shuffle(std::vector<T>& items) {
+  template <class T> void shuffle(std::vector<T>& items) {
     for (std::size_t i = items.size(); i > 1; --i) {
-      std::swap(items[i - 1], items[below(static_cast<std::uint32_t>(i))]);
+      std::swap(items[i - 1], items[below(static_cast<u32>(i))]);
     }
   }
 
-  // Shuffles runs of items as wholes: what is close in memory stays close, and none of it is always
-  // first.
-  template <class T>
-  void shuffle_runs(std::vector<T>& items) {
+  // Shuffles runs of items as wholes: what is close in memory stays close.
+  template <class T> void shuffle_runs(std::vector<T>& items) {
     constexpr std::size_t kRun = 64;
     std::vector<std::size_t> first((items.size() + kRun - 1) / kRun);
     for (std::size_t i = 0; i < first.size(); ++i) first[i] = kRun * i;
@@ -54,29 +42,29 @@ class Random {
   }
 
  private:
-  std::uint64_t state_;
+  u64 state_;
 };
 
 // What graphs and hypergraphs share: vertices with weights, and the weights of parts of them.
 
-using Vertex = std::int32_t;
-using Part = std::int32_t;
-using Bound = std::vector<std::int64_t>;  // largest weights, [parts × constraints]
+using Vertex = i32;
+using Part = i32;
+using Bound = std::vector<i64>;  // largest weights, [parts × constraints]
 
 struct WeightedVertices {
   Vertex num_vertices = 0;
   int constraints = 1;
-  std::vector<std::int64_t> vertex_weight{};  // [vertices × constraints]
-  std::vector<Part> fixed{};  // the part that a vertex must be in, -1: any; or empty
+  std::vector<i64> vertex_weight{};  // [vertices × constraints]
+  std::vector<Part> fixed{};         // the part that a vertex must be in, -1: any; or empty
 
   bool is_fixed(Vertex v) const { return !fixed.empty() && fixed[v] >= 0; }
 
-  std::span<const std::int64_t> weight_of(Vertex v) const {
-    return {vertex_weight.data() + static_cast<std::int64_t>(v) * constraints,
+  std::span<const i64> weight_of(Vertex v) const {
+    return {vertex_weight.data() + static_cast<i64>(v) * constraints,
             static_cast<std::size_t>(constraints)};
   }
-  std::vector<std::int64_t> total_weight() const {
-    std::vector<std::int64_t> total(constraints, 0);
+  std::vector<i64> total_weight() const {
+    std::vector<i64> total(constraints, 0);
     for (std::size_t i = 0; i < vertex_weight.size(); ++i) {
       total[i % constraints] += vertex_weight[i];
     }
@@ -89,20 +77,15 @@ class PartWeights {
  public:
   template <class Labels>
   PartWeights(const WeightedVertices& vertices, const Labels& part, Part parts)
-      : vertices_(vertices),
-        constraints_(vertices.constraints),
+      : vertices_(vertices), constraints_(vertices.constraints),
         weight_(static_cast<std::size_t>(parts) * vertices.constraints, 0) {
     for (Vertex v = 0; v < vertices.num_vertices; ++v) add(v, part[v], 1);
   }
 
-  std::int64_t operator()(Part p, int constraint) const {
-    return weight_[p * constraints_ + constraint];
-  }
+  i64 operator()(Part p, int constraint) const { return weight_[p * constraints_ + constraint]; }
   void add(Vertex v, Part p, int sign) {
     const auto weight = vertices_.weight_of(v);
-    for (std::int64_t c = 0; c < constraints_; ++c) {
-      weight_[p * constraints_ + c] += sign * weight[c];
-    }
+    for (i64 c = 0; c < constraints_; ++c) { weight_[p * constraints_ + c] += sign * weight[c]; }
   }
   void move(Vertex v, Part from, Part to) {
     add(v, from, -1);
@@ -112,58 +95,57 @@ class PartWeights {
   // Whether p keeps its bound with v as well.
   bool fits(Vertex v, Part p, const Bound& bound) const {
     const auto weight = vertices_.weight_of(v);
-    for (std::int64_t c = 0; c < constraints_; ++c) {
+    for (i64 c = 0; c < constraints_; ++c) {
       if (weight_[p * constraints_ + c] + weight[c] > bound[p * constraints_ + c]) return false;
     }
     return true;
   }
   bool within(Part p, const Bound& bound) const {
-    for (std::int64_t c = 0; c < constraints_; ++c) {
+    for (i64 c = 0; c < constraints_; ++c) {
       if (weight_[p * constraints_ + c] > bound[p * constraints_ + c]) return false;
     }
     return true;
   }
   // Weight above the bound, summed over parts and constraints.
-  std::int64_t overload(const Bound& bound) const {
-    std::int64_t sum = 0;
+  i64 overload(const Bound& bound) const {
+    i64 sum = 0;
     for (std::size_t i = 0; i < weight_.size(); ++i) {
-      sum += std::max<std::int64_t>(0, weight_[i] - bound[i]);
+      sum += std::max<i64>(0, weight_[i] - bound[i]);
     }
     return sum;
   }
 
  private:
   const WeightedVertices& vertices_;
-  std::int64_t constraints_;
-  std::vector<std::int64_t> weight_;  // [parts × constraints]
+  i64 constraints_;
+  std::vector<i64> weight_;  // [parts × constraints]
 };
 
 // Nodes of neighbouring parts. A row that leaves its node counts as `outside` rows where parts and
 // nodes are compared, by what is sent and received; in the total all rows count alike.
 struct Nodes {
   Part size = 1;  // parts of a node; with 1 all rows count alike
-  std::int32_t outside = 1;
+  i32 outside = 1;
 
   bool matter() const { return size > 1; }
 };
 
-using Net = std::int32_t;
+using Net = i32;
 
-// A net's first pin is its root. With λ the number of parts among its pins, a net of weight w costs
-// w · (λ − 1) rows. Nets [0, num_scatter) are scattered: the root's part sends to each other part
-// (a row of H; one net per column). The rest are gathered: each other part sends one row to the
-// root's part (a partial sum; one net per row).
+// A net's first pin is its root. With λ parts among its pins, a net of weight w costs w · (λ − 1)
+// rows. Nets [0, num_scatter) are scattered: the root's part sends to each other part (one net per
+// column). The rest are gathered: each other part sends to the root's (one net per row).
 struct Hypergraph : WeightedVertices {
-  std::vector<std::int64_t> net_begin{0};  // [nets + 1]
+  std::vector<i64> net_begin{0};  // [nets + 1]
   std::vector<Vertex> pins{};
-  std::vector<std::int32_t> net_weight{};
+  std::vector<i32> net_weight{};
   Net num_scatter = 0;
-  std::vector<std::int64_t> incident_begin{0};  // [vertices + 1]
-  std::vector<Net> incident{};                  // nets of each vertex, rising
+  std::vector<i64> incident_begin{0};  // [vertices + 1]
+  std::vector<Net> incident{};         // nets of each vertex, rising
 
   Net num_nets() const { return static_cast<Net>(net_weight.size()); }
   Vertex root(Net e) const { return pins[net_begin[e]]; }
-  std::int64_t size(Net e) const { return net_begin[e + 1] - net_begin[e]; }
+  i64 size(Net e) const { return net_begin[e + 1] - net_begin[e]; }
   std::span<const Vertex> pins_of(Net e) const {
     return {pins.data() + net_begin[e], pins.data() + net_begin[e + 1]};
   }
@@ -171,9 +153,8 @@ struct Hypergraph : WeightedVertices {
     return {incident.data() + incident_begin[v], incident.data() + incident_begin[v + 1]};
   }
 
-  // Ends the net whose pins were appended since the last one. A net of one pin costs nothing and
-  // is dropped.
-  void close_net(std::int32_t weight) {
+  // Ends the net of the pins appended since the last one; one of one pin is dropped.
+  void close_net(i32 weight) {
     if (std::ssize(pins) - net_begin.back() < 2) {
       pins.resize(net_begin.back());
       return;
@@ -187,7 +168,7 @@ struct Hypergraph : WeightedVertices {
     for (Vertex v : pins) ++incident_begin[v + 1];
     for (Vertex v = 0; v < num_vertices; ++v) incident_begin[v + 1] += incident_begin[v];
     incident.resize(pins.size());
-    std::vector<std::int64_t> next(incident_begin.begin(), incident_begin.end() - 1);
+    std::vector<i64> next(incident_begin.begin(), incident_begin.end() - 1);
     for (Net e = 0; e < num_nets(); ++e) {
       for (Vertex v : pins_of(e)) incident[next[v]++] = e;
     }
@@ -196,28 +177,25 @@ struct Hypergraph : WeightedVertices {
 
 // How many threads pay for their start, where work looks at all nets of the vertices.
 inline int worth_starting(int threads, const Hypergraph& h, std::span<const Vertex> vertices) {
-  constexpr std::int64_t kPays = 1 << 12;
-  std::int64_t nets = 0;
+  constexpr i64 kPays = 1 << 12;
+  i64 nets = 0;
   for (Vertex v : vertices) nets += std::ssize(h.nets_of(v));
   return nets < kPays ? 1 : threads;
 }
 
-// One scattered net per column v: v and the rows that need it, as far as column_pays(nonzero).
-// Without incidence yet.
+// One scattered net per column v: v and the rows that need it, if column_pays(nonzero).
 template <class ColumnPays>
 Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_pays) {
   const auto n = static_cast<Vertex>(adjacency.vertices());
   // Transpose, each column's owner first.
-  std::vector<std::int64_t> begin(static_cast<std::size_t>(n) + 1, 0);
-  for (std::int64_t e = 0; e < adjacency.edges(); ++e) {
-    begin[adjacency.indices[e] + 1] += column_pays(e);
-  }
+  std::vector<i64> begin(static_cast<std::size_t>(n) + 1, 0);
+  for (i64 e = 0; e < adjacency.edges(); ++e) { begin[adjacency.indices[e] + 1] += column_pays(e); }
   for (Vertex v = 0; v < n; ++v) begin[v + 1] += begin[v] + 1;
   std::vector<Vertex> pins(begin[n]);
-  std::vector<std::int64_t> next(begin.begin(), begin.end() - 1);
+  std::vector<i64> next(begin.begin(), begin.end() - 1);
   for (Vertex v = 0; v < n; ++v) pins[next[v]++] = v;
   for (Vertex i = 0; i < n; ++i) {
-    for (std::int64_t e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
+    for (i64 e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
       const Vertex v = adjacency.indices[e];
       if (v != i && column_pays(e)) pins[next[v]++] = i;
     }
@@ -225,7 +203,7 @@ Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_
   Hypergraph h;
   h.num_vertices = n;
   h.net_begin.reserve(static_cast<std::size_t>(n) + 1);
-  std::int64_t end = 0;
+  i64 end = 0;
   for (Vertex v = 0; v < n; ++v) {
     if (next[v] - begin[v] < 2) continue;
     std::copy(pins.begin() + begin[v], pins.begin() + next[v], pins.begin() + end);
@@ -241,7 +219,7 @@ Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_
 
 // The hypergraph where every column pays.
 inline Hypergraph column_hypergraph(const Adjacency& adjacency) {
-  Hypergraph h = nets_of_columns(adjacency, [](std::int64_t) { return true; });
+  Hypergraph h = nets_of_columns(adjacency, [](i64) { return true; });
   h.build_incidence();
   return h;
 }
@@ -249,11 +227,11 @@ inline Hypergraph column_hypergraph(const Adjacency& adjacency) {
 struct CutGraph : WeightedVertices {
   struct Edge {
     Vertex to;
-    std::int32_t weight;
+    i32 weight;
   };
 
-  std::vector<std::int64_t> begin{0};  // [vertices + 1]
-  std::vector<Edge> edges{};           // both directions, no loops, one per pair
+  std::vector<i64> begin{0};  // [vertices + 1]
+  std::vector<Edge> edges{};  // both directions, no loops, one per pair
 
   std::span<const Edge> edges_of(Vertex v) const {
     return {edges.data() + begin[v], edges.data() + begin[v + 1]};
@@ -265,15 +243,15 @@ class EdgeCollector {
  public:
   explicit EdgeCollector(CutGraph& graph) : graph_(graph), place_(graph.num_vertices, -1) {}
 
-  void add(Vertex to, std::int64_t weight) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-    std::int64_t& place = place_[to];
+  void add(Vertex to, i64 weight) {
+    constexpr i64 kMost = std::numeric_limits<i32>::max();
+    i64& place = place_[to];
     if (place < first_) {
       place = std::ssize(graph_.edges);
       graph_.edges.push_back({to, 0});
     }
-    std::int32_t& sum = graph_.edges[place].weight;
-    sum = static_cast<std::int32_t>(std::min(kMost, sum + weight));
+    i32& sum = graph_.edges[place].weight;
+    sum = static_cast<i32>(std::min(kMost, sum + weight));
   }
 
   void close_vertex() {
@@ -283,25 +261,24 @@ class EdgeCollector {
 
  private:
   CutGraph& graph_;
-  std::vector<std::int64_t> place_;
-  std::int64_t first_ = 0;  // of the vertex at hand
+  std::vector<i64> place_;
+  i64 first_ = 0;  // of the vertex at hand
 };
 
-// A star per net, from its root to its other pins. Cutting one edge of a net of d + 1 pins costs a
-// row only if no other pin lies there, which for many pins is unlikely: with k parts an edge
-// weighs k / (k + d).
+// A star per net. Cutting one edge of a net of d + 1 pins costs a row only if no other pin lies
+// there: with k parts an edge weighs k / (k + d).
 inline CutGraph star_graph(const Hypergraph& h, Part parts) {
   constexpr double kScale = 1024;
   const auto weight_in = [&](Net e) {
     const double share = parts / static_cast<double>(parts + h.size(e) - 1);
-    return std::max<std::int64_t>(1, static_cast<std::int64_t>(kScale * h.net_weight[e] * share));
+    return std::max<i64>(1, static_cast<i64>(kScale * h.net_weight[e] * share));
   };
   CutGraph graph{{h}};
   graph.edges.reserve(h.pins.size());
   EdgeCollector collector(graph);
   for (Vertex v = 0; v < h.num_vertices; ++v) {
     for (Net e : h.nets_of(v)) {
-      const std::int64_t weight = weight_in(e);
+      const i64 weight = weight_in(e);
       if (h.root(e) != v) {
         collector.add(h.root(e), weight);
       } else {
@@ -314,8 +291,7 @@ inline CutGraph star_graph(const Hypergraph& h, Part parts) {
 }
 
 // A binary heap of vertices whose keys can change.
-template <class Key>
-class VertexHeap {
+template <class Key> class VertexHeap {
  public:
   explicit VertexHeap(Vertex n) : place_(n, -1) {}
 
@@ -334,11 +310,11 @@ class VertexHeap {
       return;
     }
     heap_.push_back({key, v});
-    rise(static_cast<std::int32_t>(heap_.size()) - 1);
+    rise(static_cast<i32>(heap_.size()) - 1);
   }
 
   void remove(Vertex v) {
-    const std::int32_t i = place_[v];
+    const i32 i = place_[v];
     const Entry last = heap_.back();
     heap_.pop_back();
     place_[v] = -1;
@@ -360,12 +336,12 @@ class VertexHeap {
     Vertex vertex;
   };
 
-  void put(const Entry& entry, std::int32_t i) {
+  void put(const Entry& entry, i32 i) {
     heap_[i] = entry;
     place_[entry.vertex] = i;
   }
 
-  void rise(std::int32_t i) {
+  void rise(i32 i) {
     const Entry entry = heap_[i];
     while (i > 0 && heap_[(i - 1) / 2].key < entry.key) {
       put(heap_[(i - 1) / 2], i);
@@ -374,10 +350,10 @@ class VertexHeap {
     put(entry, i);
   }
 
-  void sink(std::int32_t i) {
+  void sink(i32 i) {
     const Entry entry = heap_[i];
-    const auto size = static_cast<std::int32_t>(heap_.size());
-    for (std::int32_t child = 2 * i + 1; child < size; child = 2 * i + 1) {
+    const auto size = static_cast<i32>(heap_.size());
+    for (i32 child = 2 * i + 1; child < size; child = 2 * i + 1) {
       if (child + 1 < size && heap_[child].key < heap_[child + 1].key) ++child;
       if (!(entry.key < heap_[child].key)) break;
       put(heap_[child], i);
@@ -387,7 +363,7 @@ class VertexHeap {
   }
 
   std::vector<Entry> heap_;
-  std::vector<std::int32_t> place_;
+  std::vector<i32> place_;
 };
 
 }  // namespace spgnn::gvb

@@ -1,12 +1,6 @@
 // Where a vertex should go: the change of the potential, for all neighbouring parts at once.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
 #include "volume_state.hpp"
 
 namespace spgnn::gvb {
@@ -19,11 +13,8 @@ struct Move {
 class alignas(64) MoveFinder {  // aligned: threads have one each
  public:
   MoveFinder(const VolumeState& state, const Bound& max_weight)
-      : state_(state),
-        max_weight_(max_weight),
-        saved_(state.parts(), 0.0),
-        touched_(static_cast<std::size_t>(state.parts()) + 1),
-        roots_(state.parts(), 0),
+      : state_(state), max_weight_(max_weight), saved_(state.parts(), 0.0),
+        touched_(static_cast<std::size_t>(state.parts()) + 1), roots_(state.parts(), 0),
         in_node_(state.nodes().matter() ? state.node_send().size() : 0) {}
 
   bool fits(Vertex v, Part to) const { return state_.weights().fits(v, to, max_weight_); }
@@ -38,9 +29,8 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     return best_of(v, [](Part) { return true; });
   }
 
-  // Whether no move of v can lower the cost, by a bound that looks at no part but v's own: nets
-  // wholly inside it cost their row wherever v goes, and only nets that v alone holds there save
-  // one. Cheap, and true of most vertices.
+  // Whether no move of v can lower the cost, by a bound from its own part alone: nets inside it
+  // cost their row wherever v goes, and only nets that v alone holds there save one.
   bool hopeless(Vertex v) {
     if (state_.hypergraph().is_fixed(v)) return true;
     const PinCounts& counts = state_.counts();
@@ -79,12 +69,12 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
         bound += w * (root_price(scattered, net.root_part) + root_price(!scattered, from));
       }
     }
-    work_ += kWorkPerNet * static_cast<std::int64_t>(state_.hypergraph().nets_of(v).size());
+    work_ += kWorkPerNet * static_cast<i64>(state_.hypergraph().nets_of(v).size());
     return bound <= 0;
   }
 
   // Pin counts looked at so far: the measure of effort, the same on every machine.
-  std::int64_t work() const { return work_; }
+  i64 work() const { return work_; }
 
   // The gain of one particular move, whether it fits or not.
   double gain(Vertex v, Part to) {
@@ -92,14 +82,13 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     likely_[0] = to;
     const Terms terms = collect(v);
     const double gain = saved_[to] - cost_at(to, terms) - state_.load_price(v, to);
-    for (std::int32_t i = 0; i < num_touched_; ++i) saved_[touched_[i]] = 0.0;
+    for (i32 i = 0; i < num_touched_; ++i) saved_[touched_[i]] = 0.0;
     forget_nodes();
     return gain;
   }
 
  private:
-  template <class Allowed>
-  Move best_of(Vertex v, Allowed&& allowed) {
+  template <class Allowed> Move best_of(Vertex v, Allowed&& allowed) {
     if (state_.hypergraph().is_fixed(v)) return {};
     list_likely(v);
     const Terms terms = collect(v);
@@ -110,7 +99,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       saved_[q] = 0;
       if (gain > move.gain && q != from && allowed(q)) move = {gain, q};
     };
-    for (std::int32_t i = 0; i < num_touched_; ++i) consider(touched_[i]);
+    for (i32 i = 0; i < num_touched_; ++i) consider(touched_[i]);
     forget_nodes();
     return move;
   }
@@ -144,8 +133,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     touched_nodes_.clear();
   }
 
-  // What rows cost that v's nets would make its new part exchange, if that is on another node than
-  // all their parts; in_node_ has what is different for each node with some of them.
+  // The same where v's new part may be on another node; in_node_: what is different on each.
   Terms collect_between_nodes(Vertex v) {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
@@ -188,8 +176,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     return terms;
   }
 
-  template <bool kReceives>
-  Terms collect(Vertex v) {
+  template <bool kReceives> Terms collect(Vertex v) {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
     Terms terms;
@@ -243,7 +230,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   struct Savings {
     double* saved;
     Part* touched;
-    std::int32_t num_touched = 0;
+    i32 num_touched = 0;
 
     // Without a branch: whether a part is new here is anyone's guess.
     void add(Part q, double by) {
@@ -253,14 +240,13 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     }
   };
 
-  // Large nets are in most parts, so that all parts save about the same. Of those nets, only the
-  // parts with most roots of v's nets are looked at.
+  // Large nets are in most parts: only the parts with most roots of v's nets are looked at.
   void list_likely(Vertex v) {
     const PinCounts& counts = state_.counts();
     num_likely_ = 0;
     if (!counts.any_dense() || state_.nodes().matter()) return;
     bool any_dense = false;
-    std::int32_t listed = 0;
+    i32 listed = 0;
     for (Net e : state_.hypergraph().nets_of(v)) {
       const PinCounts::Record& net = counts.net(e);
       any_dense |= counts.dense(e);
@@ -269,9 +255,9 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       roots_[net.root_part] += net.weight;
     }
     const Part from = state_.part(v);
-    for (std::int32_t i = 0; i < listed; ++i) {
+    for (i32 i = 0; i < listed; ++i) {
       const Part p = touched_[i];
-      const std::int64_t roots = std::exchange(roots_[p], 0);
+      const i64 roots = std::exchange(roots_[p], 0);
       if (!any_dense || p == from ||
           (num_likely_ == kLikely && roots <= likely_roots_[kLikely - 1])) {
         continue;
@@ -310,19 +296,19 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     return scattered ? state_.highest_price() : state_.highest_receive_price();
   }
 
-  static constexpr std::int64_t kWorkPerNet = 4;
+  static constexpr i64 kWorkPerNet = 4;
   static constexpr std::size_t kAhead = 8;  // nets whose records are on their way from memory
   static constexpr Part kLikely = 8;        // parts
 
   const VolumeState& state_;
   const Bound& max_weight_;
-  std::int64_t work_ = 0;
+  i64 work_ = 0;
   std::vector<double> saved_;
   std::vector<Part> touched_;
-  std::int32_t num_touched_ = 0;
-  std::vector<std::int64_t> roots_;  // nets of a vertex with their root in each part, by weight
+  i32 num_touched_ = 0;
+  std::vector<i64> roots_;  // nets of a vertex with their root in each part, by weight
   std::array<Part, kLikely> likely_{};
-  std::array<std::int64_t, kLikely> likely_roots_{};
+  std::array<i64, kLikely> likely_roots_{};
   std::array<double, kLikely> likely_saved_{};
   Part num_likely_ = 0;
   std::vector<Terms> in_node_;  // of each node; none without nodes

@@ -1,18 +1,6 @@
 // gvb: multilevel partitioning that lowers total and maximum volume together.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <iterator>
-#include <limits>
-#include <numeric>
-#include <stdexcept>
-#include <thread>
-#include <utility>
-#include <vector>
-
 #include "coarsen.hpp"
 #include "cut_partition.hpp"
 #include "parallel.hpp"
@@ -88,18 +76,17 @@ class Multilevel {
     const int last = std::max(0, options_.starts - 1);
     std::vector<std::vector<Part>> starts(std::max(1, last));
     parallel_chunks(std::ssize(starts), options_.threads,
-                    [&](std::int64_t i, int) { starts[i] = cut(graph, i); });
+                    [&](i64 i, int) { starts[i] = cut(graph, i); });
     graph = CutGraph();  // refinement needs the memory
     if (last == 0) return refined(std::move(starts[0]), 0, options_);
-    // Where much is cut, cuts are only balanced before they are combined: refined, they would take
-    // longer and come out the same. The start that takes longest first; where it is not worth it,
-    // there is one less.
+    // Where much is cut, cuts are only balanced before they are combined: refined they come out the
+    // same. The start that takes longest goes first.
     const bool nets = share_away(starts[0]) > options_.net_start_above;
     Options of_cuts = options_;
     if (nets) of_cuts.greedy_rounds = of_cuts.search_passes = 0;
     starts.emplace_back();
-    parallel_chunks(std::ssize(starts), options_.threads, [&](std::int64_t i, int) {
-      const std::int64_t start = last - i;
+    parallel_chunks(std::ssize(starts), options_.threads, [&](i64 i, int) {
+      const i64 start = last - i;
       if (start < last) {
         starts[start] = refined(std::move(starts[start]), start, of_cuts);
       } else if (nets) {
@@ -107,10 +94,10 @@ class Multilevel {
       }
     });
     std::erase_if(starts, [](const std::vector<Part>& labels) { return labels.empty(); });
-    for (std::uint64_t round = 1; round == 1 || starts.size() > 1; ++round) {
-      constexpr std::int64_t kTogether = 3;
+    for (u64 round = 1; round == 1 || starts.size() > 1; ++round) {
+      constexpr i64 kTogether = 3;
       std::vector<std::vector<Part>> winners((starts.size() + kTogether - 1) / kTogether);
-      parallel_chunks(std::ssize(winners), options_.threads, [&](std::int64_t i, int) {
+      parallel_chunks(std::ssize(winners), options_.threads, [&](i64 i, int) {
         const auto first = starts.begin() + i * kTogether;
         const auto end = starts.begin() + std::min(std::ssize(starts), (i + 1) * kTogether);
         winners[i] = combine({std::make_move_iterator(first), std::make_move_iterator(end)},
@@ -124,7 +111,7 @@ class Multilevel {
   // A cut of the vertices themselves. Of every two starts the first coarsens inside communities, as
   // start_from_nets does: pairs along heavy edges soon mix small communities, whose edges all weigh
   // the same. The second does not: where there are no communities, theirs are borders like any.
-  std::vector<Part> cut(const CutGraph& graph, std::uint64_t start) {
+  std::vector<Part> cut(const CutGraph& graph, u64 start) {
     report("initial partition", 0);
     Random random = random_.split(start);
     std::vector<Part> communities;
@@ -135,7 +122,7 @@ class Multilevel {
     return cut_partition(graph, options_.parts, options_.max_weight, communities, options, random);
   }
 
-  std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start, const Options& options) {
+  std::vector<Part> refined(std::vector<Part> labels, u64 start, const Options& options) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
     labels = placed(std::move(labels));
@@ -143,12 +130,10 @@ class Multilevel {
                           random);
   }
 
-  // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
-  // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
-  // a graph never sees that. Coarsening keeps to communities as long as it can (Heuer & Schlag
-  // 2017), else it would join what only looks close. No labels where that hardly lowers the number
-  // of pins, as in social networks: there the cut is as good, and this would take longest.
-  std::vector<Part> start_from_nets(std::uint64_t start) {
+  // Bisections of the nets themselves. Where pages of a site all link to the same hubs, cutting
+  // those edges costs each page one row, which the cut of a graph never sees. Coarsening keeps to
+  // communities (Heuer & Schlag 2017). No labels where that hardly lowers the number of pins.
+  std::vector<Part> start_from_nets(u64 start) {
     Random random = random_.split(start);
     const Vertex stop_at = vertices_of_parts(options_.net_vertices_per_part, options_.parts);
     std::vector<Level<Hypergraph>> levels;
@@ -200,7 +185,7 @@ class Multilevel {
   std::size_t best_of(const std::vector<std::vector<Part>>& several, double weight = kOnTheWay) {
     std::vector<Score> scores(several.size());
     parallel_chunks(std::ssize(several), options_.threads,
-                    [&](std::int64_t i, int) { scores[i] = score_of(several[i], weight); });
+                    [&](i64 i, int) { scores[i] = score_of(several[i], weight); });
     return std::min_element(scores.begin(), scores.end()) - scores.begin();
   }
 
@@ -226,8 +211,7 @@ class Multilevel {
       if (finest.num_vertices <= stop_at) return;
       report("coarsening", 0);
       auto level = coarsen_once(finest, coarsening(stop_at, groups), random);
-      // A level that hardly shrinks takes as long to refine as the next finer one, and gains
-      // little.
+      // A level that hardly shrinks takes long to refine, and gains little.
       constexpr double kShrinks = 0.8;
       if (!level || level->coarse.num_vertices > kShrinks * finest.num_vertices) return;
       if (groups != nullptr) *groups = on_coarse(*level, *groups);
@@ -267,7 +251,7 @@ class Multilevel {
 
   // Share of pins in another part than the root of their net.
   double share_away(const std::vector<Part>& labels) const {
-    std::int64_t away = 0;
+    i64 away = 0;
     for (Net e = 0; e < h_.num_nets(); ++e) {
       const Part root = labels[h_.root(e)];
       for (Vertex v : h_.pins_of(e)) away += labels[v] != root;
@@ -288,9 +272,7 @@ class Multilevel {
 
   Bound relaxed(double slack) const {
     Bound bounds = options_.max_weight;
-    for (auto& bound : bounds) {
-      bound += static_cast<std::int64_t>(slack * static_cast<double>(bound));
-    }
+    for (auto& bound : bounds) { bound += static_cast<i64>(slack * static_cast<double>(bound)); }
     return bounds;
   }
 
@@ -300,14 +282,14 @@ class Multilevel {
     result.groups = groups;
     result.max_members = options_.max_members;
     result.threads = options_.threads;
-    for (std::int64_t total : h_.total_weight()) {
-      result.max_weight.push_back(std::max<std::int64_t>(1, total / stop_at * 3 / 2));
+    for (i64 total : h_.total_weight()) {
+      result.max_weight.push_back(std::max<i64>(1, total / stop_at * 3 / 2));
     }
     return result;
   }
 
   // Streams of random numbers beside those of the starts.
-  static constexpr std::uint64_t kRefined = 1ULL << 32, kRound = 1ULL << 33;
+  static constexpr u64 kRefined = 1ULL << 32, kRound = 1ULL << 33;
 
   const Hypergraph& h_;
   Options options_;

@@ -1,14 +1,6 @@
 // Brings every part within its bound, at the least cost in volume.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <limits>
-#include <set>
-#include <utility>
-#include <vector>
-
 #include "move_finder.hpp"
 
 namespace spgnn::gvb {
@@ -17,7 +9,7 @@ namespace spgnn::gvb {
 // in v's part, and of nets that have one pin left where it came from.
 template <class Visit>
 void for_affected(const VolumeState& state, Vertex v, Part from, const Visit& visit) {
-  constexpr std::int64_t kLargestNet = 256;
+  constexpr i64 kLargestNet = 256;
   const Hypergraph& h = state.hypergraph();
   for (Net e : h.nets_of(v)) {
     if (h.size(e) > kLargestNet) continue;
@@ -32,11 +24,8 @@ void for_affected(const VolumeState& state, Vertex v, Part from, const Visit& vi
 class Rebalancer {
  public:
   Rebalancer(VolumeState& state, const Bound& max_weight)
-      : state_(state),
-        max_weight_(max_weight),
-        finder_(state, max_weight),
-        heap_(state.hypergraph().num_vertices),
-        stamp_(state.hypergraph().num_vertices, 0) {}
+      : state_(state), max_weight_(max_weight), finder_(state, max_weight),
+        heap_(state.hypergraph().num_vertices), stamp_(state.hypergraph().num_vertices, 0) {}
 
   // True if all parts are within bounds afterwards.
   bool run() {
@@ -82,16 +71,13 @@ class Rebalancer {
     return static_cast<double>(state_.weights()(p, c)) / bound_of(p, c);
   }
 
-  double bound_of(Part p, int c) const {
-    return static_cast<double>(std::max<std::int64_t>(1, most(p, c)));
-  }
-  std::int64_t most(Part p, int c) const {
+  double bound_of(Part p, int c) const { return static_cast<double>(std::max<i64>(1, most(p, c))); }
+  i64 most(Part p, int c) const {
     return max_weight_[p * static_cast<std::size_t>(state_.hypergraph().constraints) + c];
   }
 
   // Sends members of p on until it keeps its bounds: those that cost least per weight first, and
-  // what a move brings to the border takes its place among them. Where nothing is at a border, or
-  // has no room where it would go, the member goes that costs least in the part with most room.
+  // what a move brings to the border. Where that ends, what costs least in the part with most room.
   void relieve(Part p, const std::vector<Vertex>& members, bool pack) {
     if (overload(p) <= 0) return;
     heap_.clear();
@@ -145,8 +131,7 @@ class Rebalancer {
     return move.gain >= 0 ? move.gain * 1e6 : move.gain / std::max(relief(p, v), 1e-12);
   }
 
-  // Members by what they cost per weight in the part with most room; where only the fit counts, by
-  // weight. The first to go is last.
+  // Members by cost per weight in the part with most room, or by weight; the first to go is last.
   std::vector<Vertex> cheapest_last(Part p, const std::vector<Vertex>& members, bool pack) {
     std::vector<std::pair<double, Vertex>> keys;
     for (Vertex v : members) {
@@ -161,8 +146,7 @@ class Rebalancer {
     return order;
   }
 
-  // Where p holds several vertices so heavy that no part has room for one, the lightest part takes
-  // one and makes room by sending its own on.
+  // Where p holds several too heavy vertices, the lightest part takes one and sends its own on.
   void exchange(Part p, const std::vector<std::vector<Vertex>>& members) {
     if (overload(p) <= 0) return;
     Vertex heaviest = -1;
@@ -186,10 +170,10 @@ class Rebalancer {
   bool room_for(Vertex v, Part q) const {
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      std::int64_t room = most(q, c) - state_.weights()(q, c) - weight[c];
+      i64 room = most(q, c) - state_.weights()(q, c) - weight[c];
       for (Part p = 0; p < state_.parts(); ++p) {
-        const std::int64_t left = state_.weights()(p, c) - (p == state_.part(v) ? weight[c] : 0);
-        if (p != q) room += std::max<std::int64_t>(0, most(p, c) - left);
+        const i64 left = state_.weights()(p, c) - (p == state_.part(v) ? weight[c] : 0);
+        if (p != q) room += std::max<i64>(0, most(p, c) - left);
       }
       if (weight[c] > most(q, c) || room < 0) return false;
     }
@@ -208,8 +192,7 @@ class Rebalancer {
     return sum;
   }
 
-  // The part whose fullest constraint would stay lowest with v; where parts are many, of those that
-  // are lightest without it.
+  // The part whose fullest constraint stays lowest with v; of many parts, among the lightest.
   Part lightest(Vertex v) const {
     Part best = 0;
     double best_load = 1e300;
@@ -259,8 +242,8 @@ class Rebalancer {
   const Bound& max_weight_;
   MoveFinder finder_;
   VertexHeap<double> heap_;
-  std::vector<std::int32_t> stamp_;  // the last move that a vertex was looked at after
-  std::int32_t now_ = 0;
+  std::vector<i32> stamp_;  // the last move that a vertex was looked at after
+  i32 now_ = 0;
   std::set<std::pair<double, Part>> by_load_;  // the parts, where they are many
 };
 

@@ -1,14 +1,6 @@
 // Refinement by moves of vertices: the peak, Fiduccia-Mattheyses.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <numeric>
-#include <span>
-#include <utility>
-#include <vector>
-
 #include "cut_partition.hpp"
 #include "rebalance.hpp"
 
@@ -57,23 +49,19 @@ inline std::vector<Vertex> near_expensive_parts(const VolumeState& state,
 // is made, also a losing one, and undone at the end unless a later prefix paid for it.
 class LocalSearch {
  public:
-  LocalSearch(VolumeState& state, const Bound& max_weight, std::int32_t patience, Random& random)
-      : state_(state),
-        finder_(state, max_weight),
-        random_(random),
-        patience_(patience),
-        heap_(state.hypergraph().num_vertices),
-        status_(state.hypergraph().num_vertices, kFree),
+  LocalSearch(VolumeState& state, const Bound& max_weight, i32 patience, Random& random)
+      : state_(state), finder_(state, max_weight), random_(random), patience_(patience),
+        heap_(state.hypergraph().num_vertices), status_(state.hypergraph().num_vertices, kFree),
         stamp_(state.hypergraph().num_vertices, 0) {}
 
   // One pass from these vertices alone.
-  void run(std::vector<Vertex> seeds, std::int64_t budget) {
+  void run(std::vector<Vertex> seeds, i64 budget) {
     budget_ = finder_.work() + budget;
     run_pass(std::move(seeds));
   }
 
   // Ends early once the searches have cost `budget` units of work.
-  void run(int max_passes, std::int64_t budget) {
+  void run(int max_passes, i64 budget) {
     budget_ = finder_.work() + budget;
     for (int pass = 0; pass < max_passes && finder_.work() < budget_; ++pass) {
       const double before = state_.cost();
@@ -83,9 +71,9 @@ class LocalSearch {
   }
 
  private:
-  enum Status : std::uint8_t { kFree, kSeen, kMoved };
+  enum Status : u8 { kFree, kSeen, kMoved };
   static constexpr std::size_t kSeeds = 8;
-  static constexpr std::int64_t kLargestNet = 128;
+  static constexpr i64 kLargestNet = 128;
   static constexpr int kWidest = 32;  // vertices queued by one move
   static constexpr double kWorthAPass = 2e-3;
   static constexpr int kSteps = 16;  // of the budget: a pass ends with one that paid too little
@@ -95,8 +83,8 @@ class LocalSearch {
     random_.shuffle(seeds);
     std::size_t next = 0;
     double before = state_.cost();
-    const std::int64_t step = (budget_ - finder_.work()) / kSteps;
-    std::int64_t checked = finder_.work() + step;
+    const i64 step = (budget_ - finder_.work()) / kSteps;
+    i64 checked = finder_.work() + step;
     while (next < seeds.size() && finder_.work() < budget_) {
       if (finder_.work() > checked) {
         if (state_.cost() > before * (1 - kWorthAPass / kSteps)) return;
@@ -176,26 +164,25 @@ class LocalSearch {
   MoveFinder finder_;
   Random& random_;
   std::size_t patience_;
-  std::int64_t budget_ = 0;
+  i64 budget_ = 0;
   VertexHeap<double> heap_;
-  std::vector<std::uint8_t> status_;
-  std::vector<std::int32_t> stamp_;
-  std::int32_t now_ = 0;
+  std::vector<u8> status_;
+  std::vector<i32> stamp_;
+  i32 now_ = 0;
   std::vector<std::pair<Vertex, Part>> moves_;
 };
 
 // Takes volume off the busiest parts, by moves that make room for themselves.
 
-// Where weights are tight no single move fits, and the part with the maximum keeps it. Here a
-// vertex moves anyway, and its new part sends vertices on until it is within its bound; the chain
-// stays if it lowered the cost.
+// Where weights are tight no single move fits. Here a vertex moves anyway, and its new part sends
+// vertices on until it is within its bound; the chain stays if it lowered the cost.
 class Reliever {
  public:
   Reliever(VolumeState& state, const Bound& max_weight)
       : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
 
   // Goes through the parts by falling volume, as long as that helps and the budget lasts.
-  void run(std::int64_t budget) {
+  void run(i64 budget) {
     const Part tried_at_once = std::min(state_.parts(), std::max<Part>(2, state_.parts() / 4));
     list_members();
     std::vector<Part> order(state_.parts());
@@ -294,10 +281,9 @@ class Reliever {
   double share_of(Vertex v, Part q) const {
     double sum = 0;
     const auto weight = state_.hypergraph().weight_of(v);
-    const std::int64_t* most = max_weight_.data() + q * weight.size();
+    const i64* most = max_weight_.data() + q * weight.size();
     for (std::size_t c = 0; c < weight.size(); ++c) {
-      sum +=
-          static_cast<double>(weight[c]) / static_cast<double>(std::max<std::int64_t>(1, most[c]));
+      sum += static_cast<double>(weight[c]) / static_cast<double>(std::max<i64>(1, most[c]));
     }
     return sum;
   }
@@ -309,17 +295,15 @@ class Reliever {
   std::vector<std::pair<Vertex, Part>> chain_;  // vertices moved, and where they were
 };
 
-// Moves that lower the potential of a partition's volumes, as GreedyRefiner wants them. Threads
-// find the best moves of a batch of vertices before the first is made; a vertex whose part was full
-// by then looks again.
+// Moves that lower volumes, as GreedyRefiner wants them. Threads find the best moves of a batch
+// before the first is made; a vertex whose part was full by then looks again.
 
 class VolumeMoves {
  public:
   static constexpr bool kQueuedAtFirst = false;
 
   VolumeMoves(VolumeState& state, const Bound& max_weight, int threads)
-      : state_(state),
-        finders_(std::max(1, threads), MoveFinder(state, max_weight)),
+      : state_(state), finders_(std::max(1, threads), MoveFinder(state, max_weight)),
         foreseen_(state.hypergraph().num_vertices, -1) {}
 
   std::vector<Vertex> boundary() const { return gvb::boundary(state_); }
@@ -331,13 +315,13 @@ class VolumeMoves {
   }
 
   void foresee(std::span<const Vertex> vertices) {
-    constexpr std::int64_t kChunk = 16;
-    const std::int64_t chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
+    constexpr i64 kChunk = 16;
+    const i64 chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
     const int threads =
         worth_starting(static_cast<int>(finders_.size()), state_.hypergraph(), vertices);
-    parallel_chunks(chunks, threads, [&](std::int64_t c, int thread) {
-      const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(vertices));
-      for (std::int64_t i = c * kChunk; i < end; ++i) {
+    parallel_chunks(chunks, threads, [&](i64 c, int thread) {
+      const i64 end = std::min((c + 1) * kChunk, std::ssize(vertices));
+      for (i64 i = c * kChunk; i < end; ++i) {
         foreseen_[vertices[i]] = paying_move(vertices[i], finders_[thread]).to;
       }
     });
@@ -355,8 +339,7 @@ class VolumeMoves {
     return -1;
   }
 
-  template <class Visit>
-  void for_affected(Vertex v, Part from, const Visit& visit) const {
+  template <class Visit> void for_affected(Vertex v, Part from, const Visit& visit) const {
     gvb::for_affected(state_, v, from, visit);
   }
 
@@ -373,23 +356,20 @@ class VolumeMoves {
   double before_ = 0;
 };
 
-// How much the maximum counts beside the average: little before the last stage, which lowers it,
-// while the total hardly falls any more.
+// How much the maximum counts beside the average: little before the last stage.
 constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
 // How much the busiest node counts beside the busiest part. Its rows are those of its parts anyway.
 constexpr double kNodeShare = 0.3;
 
-using Score = std::pair<std::int64_t, double>;  // overload first, then volume
+using Score = std::pair<i64, double>;  // overload first, then volume
 
 // With nodes, volumes of parts count rows to other nodes several times.
-template <class State>
-double rows_per_unit(const State& state) {
+template <class State> double rows_per_unit(const State& state) {
   const double units = std::accumulate(state.send().begin(), state.send().end(), 0.0);
   return units > 0 ? static_cast<double>(state.total()) / units : 1.0;
 }
 
-// The volume is total + weight · k · maximum. With nodes, the maximum is a mean of that over parts
-// and that over nodes.
+// Total + weight · k · maximum, with nodes a mean of that over parts and over nodes.
 template <class State>
 Score score(const State& state, const Options& options, double weight = kOnTheWay) {
   const auto total = static_cast<double>(state.total());
@@ -403,7 +383,7 @@ Score score(const State& state, const Options& options, double weight = kOnTheWa
 }
 
 // Units of work that one search may cost.
-inline std::int64_t search_budget(const Hypergraph& h, const Options& options) {
+inline i64 search_budget(const Hypergraph& h, const Options& options) {
   return options.search_budget * std::ssize(h.pins);
 }
 
@@ -412,8 +392,7 @@ inline std::int64_t search_budget(const Hypergraph& h, const Options& options) {
 template <class State>
 void price_volumes(State& state, const Bound& bounds, const Options& options, double alpha) {
   constexpr double kReach = 1.25;
-  const auto priced = [&](const std::vector<std::int64_t>& sends, std::int64_t busiest,
-                          double share) {
+  const auto priced = [&](const std::vector<i64>& sends, i64 busiest, double share) {
     const double all = std::accumulate(sends.begin(), sends.end(), 0.0);
     const auto count = static_cast<double>(std::max<std::size_t>(1, sends.size()));
     Potential potential;
@@ -429,21 +408,18 @@ void price_volumes(State& state, const Bound& bounds, const Options& options, do
   state.price_weights(bounds, options.load * average);
 }
 
-// The price of the score itself: rows of the parts close to the maximum cost more, one row of each
-// kPress · k together, and those of a part well below it next to nothing.
-template <class State>
-void price_peaks(State& state, const Bound& bounds, const Options& options) {
+// The price of the score: rows of parts close to the maximum cost more, kPress · k together.
+template <class State> void price_peaks(State& state, const Bound& bounds, const Options& options) {
   constexpr double kPress = 3;
-  const auto priced = [&](const std::vector<std::int64_t>& sends,
-                          const std::vector<std::int64_t>& receives, std::int64_t busiest,
-                          double press) {
+  const auto priced = [&](const std::vector<i64>& sends, const std::vector<i64>& receives,
+                          i64 busiest, double press) {
     Potential potential;
     potential.squarings = 6;
     potential.receives = options.receive;
     potential.reference = std::max<double>(1, static_cast<double>(busiest));
     double slopes = 0;
-    const auto add_slopes = [&](const std::vector<std::int64_t>& volumes) {
-      for (std::int64_t volume : volumes) {
+    const auto add_slopes = [&](const std::vector<i64>& volumes) {
+      for (i64 volume : volumes) {
         slopes += std::pow(static_cast<double>(volume) / potential.reference, 63);
       }
     };
@@ -462,10 +438,8 @@ void price_peaks(State& state, const Bound& bounds, const Options& options) {
 
 enum class Aim { kVolume, kMaximum };
 
-// Refines the labels of one level, for the volume or in the end for the maximum. For the volume, a
-// part above average pays the more the closer the level is to the finest, and only there vertices
-// are also moved against their gain; for the maximum they are on every level, where several may
-// have to leave a part together.
+// Refines the labels of one level. For the volume, parts above average pay the more the finer the
+// level, and only on the finest moves go against their gain; for the maximum on every level.
 inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> labels,
                                         const Bound& bounds, bool finest, Aim aim,
                                         const Options& options, Random& random) {
@@ -485,7 +459,7 @@ inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> l
 }
 
 inline bool is_even(const VolumeState& state, const Options& options) {
-  const auto even = [&](const std::vector<std::int64_t>& sends, std::int64_t busiest) {
+  const auto even = [&](const std::vector<i64>& sends, i64 busiest) {
     const double all = std::accumulate(sends.begin(), sends.end(), 0.0);
     return static_cast<double>(busiest) * static_cast<double>(sends.size()) <= options.even * all;
   };
@@ -493,13 +467,12 @@ inline bool is_even(const VolumeState& state, const Options& options) {
          even(state.node_send(), state.busiest_node(options.receive));
 }
 
-// Lowers the maximum of the finest level. Only moves that take rows off a part with a price are
-// looked for. Calls before_round(), and returns the labels it was given if they were better.
+// Lowers the maximum of the finest level by moves that take rows off a part with a price.
 template <class BeforeRound>
 std::vector<Part> lower_peaks(const Hypergraph& h, std::vector<Part> labels, const Options& options,
                               Random& random, const BeforeRound& before_round) {
   constexpr double kNoticed = 1.2;  // a price; without a peak 1
-  const std::int64_t work = 3 * search_budget(h, options);
+  const i64 work = 3 * search_budget(h, options);
   constexpr double kWorthARound = 2e-3;
   constexpr int kInVain = 2;  // rounds
   VolumeState state(h, labels, options.parts, options.nodes);

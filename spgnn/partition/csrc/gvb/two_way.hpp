@@ -1,27 +1,18 @@
 // Bisection, of a graph by cut edges and of a hypergraph by cut nets, and again of the halves.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <utility>
-#include <vector>
-
 #include "coarsen.hpp"
 #include "parallel.hpp"
 
 namespace spgnn::gvb {
 
-using Sides = std::vector<std::uint8_t>;
+using Sides = std::vector<u8>;
 
 struct BisectionOptions {
-  int tries = 20;               // growths on the coarsest level
-  int passes = 6;               // of refinement per level
-  std::int32_t patience = 100;  // moves without improvement before a pass ends
-  int threads = 1;              // the sides do not depend on it
+  int tries = 20;      // growths on the coarsest level
+  int passes = 6;      // of refinement per level
+  i32 patience = 100;  // moves without improvement before a pass ends
+  int threads = 1;     // the sides do not depend on it
 };
 
 // The vertices of one side, in their order; `id` becomes their numbers, -1 for the others.
@@ -41,12 +32,12 @@ inline WeightedVertices vertices_of_side(const WeightedVertices& vertices, const
 // Bounds of the two sides, and the weight side 0 aims at, where side 0 will be cut into `left` of
 // the parts [first, first + parts), whose shares are those of their bounds. Each further bisection
 // may use up an equal share of the imbalance that is left (Schlag 2016).
-inline std::pair<Bound, std::vector<std::int64_t>> bounds_of_sides(
-    const std::vector<std::int64_t>& total_weight, const Bound& max_weight, Part first, Part left,
-    Part parts) {
+inline std::pair<Bound, std::vector<i64>> bounds_of_sides(const std::vector<i64>& total_weight,
+                                                          const Bound& max_weight, Part first,
+                                                          Part left, Part parts) {
   const std::size_t m = total_weight.size();
   Bound bounds(2 * m);
-  std::vector<std::int64_t> target;
+  std::vector<i64> target;
   const double depth = std::ceil(std::log2(parts));
   for (std::size_t c = 0; c < m; ++c) {
     const auto sum = [&](Part begin, Part count) {
@@ -60,9 +51,9 @@ inline std::pair<Bound, std::vector<std::int64_t>> bounds_of_sides(
     const double room = all / std::max(weight, 1.0);
     const double factor = std::max(1.0, std::pow(room, 1 / depth));
     const double left_weight = weight * sum(first, left) / std::max(all, 1.0);
-    target.push_back(static_cast<std::int64_t>(left_weight));
-    bounds[c] = static_cast<std::int64_t>(std::ceil(left_weight * factor));
-    bounds[m + c] = static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor));
+    target.push_back(static_cast<i64>(left_weight));
+    bounds[c] = static_cast<i64>(std::ceil(left_weight * factor));
+    bounds[m + c] = static_cast<i64>(std::ceil((weight - left_weight) * factor));
   }
   return {bounds, target};
 }
@@ -76,7 +67,7 @@ class SideWeights {
   void move(Vertex v, int from) { weight_.move(v, from, 1 - from); }
   bool fits(Vertex v, int s) const { return weight_.fits(v, s, bounds_); }
 
-  bool reaches(int s, const std::vector<std::int64_t>& target) const {
+  bool reaches(int s, const std::vector<i64>& target) const {
     for (int c = 0; c < constraints_; ++c) {
       if (weight_(s, c) >= target[c]) return true;
     }
@@ -99,9 +90,9 @@ class SideWeights {
 
  private:
   double excess(int s, int c) const {
-    const std::int64_t bound = bounds_[s * constraints_ + c];
+    const i64 bound = bounds_[s * constraints_ + c];
     return static_cast<double>(weight_(s, c) - bound) /
-           static_cast<double>(std::max<std::int64_t>(1, bound));
+           static_cast<double>(std::max<i64>(1, bound));
   }
 
   double worst_excess(int s) const {
@@ -115,27 +106,18 @@ class SideWeights {
   PartWeights weight_;
 };
 
-// Moves vertices across to lower the cut, within the bounds; fixed ones, whose side `fixed` says,
-// stay. A Cut, made from a graph and its sides, has
-//   bool kStartFits               whether growth must start from a vertex that side 0 can take
-//   std::int64_t measure(gain)    fills in what moving each vertex would take off the cut; returns
-//                                 the cut
-//   bool on_boundary(v, gain)     whether v, of this gain, is at a cut edge or net
-//   void move(v, to, change)      calls change(u, by) for every other vertex u whose gain changes
-//                                 as v goes to side `to`, as often as it changes
-template <class Cut>
-class TwoWayRefiner {
+// Moves vertices across to lower the cut, within the bounds; fixed ones stay. A Cut has
+//   bool kStartFits            whether growth must start from a vertex that side 0 can take
+//   i64 measure(gain)          fills in what moving each vertex takes off the cut; returns the cut
+//   bool on_boundary(v, gain)  whether v, of this gain, is at a cut edge or net
+//   void move(v, to, change)   calls change(u, by) for every other vertex whose gain changes
+template <class Cut> class TwoWayRefiner {
  public:
   using Graph = typename Cut::Graph;
 
   TwoWayRefiner(const Graph& graph, const Bound& bounds, Sides& side, Random& random)
-      : graph_(graph),
-        num_vertices_(graph.num_vertices),
-        side_(side),
-        random_(random),
-        weights_(graph, bounds, side),
-        cut_(graph, side),
-        gain_(num_vertices_, 0),
+      : graph_(graph), num_vertices_(graph.num_vertices), side_(side), random_(random),
+        weights_(graph, bounds, side), cut_(graph, side), gain_(num_vertices_, 0),
         locked_(num_vertices_, 0),
         heap_{VertexHeap<Key>(num_vertices_), VertexHeap<Key>(num_vertices_)},
         cut_weight_(cut_.measure(gain_)) {
@@ -143,17 +125,16 @@ class TwoWayRefiner {
   }
 
   // How good the sides are, less is better: first the overload, then the cut.
-  using Score = std::pair<double, std::int64_t>;
+  using Score = std::pair<double, i64>;
   Score score() const { return {weights_.overload(), cut_weight_}; }
 
   // Passes until one brings nothing; each moves every vertex at most once and keeps its best state.
-  void run(int max_passes, std::int32_t patience) {
-    for (int pass = 0; pass < max_passes && run_pass(patience); ++pass) {
-    }
+  void run(int max_passes, i32 patience) {
+    for (int pass = 0; pass < max_passes && run_pass(patience); ++pass) {}
   }
 
   // Moves vertices from side 1 to side 0, best gain first, until side 0 has its share.
-  void grow(const std::vector<std::int64_t>& target) {
+  void grow(const std::vector<i64>& target) {
     auto& heap = heap_[1];
     if (!graph_.fixed.empty()) {
       if (weights_.reaches(0, target)) return;
@@ -169,18 +150,16 @@ class TwoWayRefiner {
   }
 
  private:
-  using Key = std::pair<std::int64_t, std::uint32_t>;  // gain, then chance
+  using Key = std::pair<i64, u32>;  // gain, then chance
 
   void unlock() {
     for (auto& heap : heap_) heap.clear();
     for (Vertex v = 0; v < num_vertices_; ++v) locked_[v] = graph_.is_fixed(v);
   }
 
-  // The first vertex of side 1, and if it must fit one that side 0 can take, counted from a random
-  // one; -1 if there is none.
+  // The first of side 1 (that side 0 can take, if it must fit) from a random one on; -1: none.
   Vertex any_for_growth(bool must_fit) {
-    const auto first =
-        static_cast<Vertex>(random_.below(static_cast<std::uint32_t>(num_vertices_)));
+    const auto first = static_cast<Vertex>(random_.below(static_cast<u32>(num_vertices_)));
     for (Vertex i = 0; i < num_vertices_; ++i) {
       const Vertex v = (first + i) % num_vertices_;
       if (!locked_[v] && side_[v] == 1 && (!must_fit || weights_.fits(v, 0))) return v;
@@ -192,7 +171,7 @@ class TwoWayRefiner {
     auto& heap = heap_[side_[v]];
     // Keep the tie-breaking number of a vertex that is already queued.
     const auto chance =
-        heap.contains(v) ? heap.key(v).second : static_cast<std::uint32_t>(random_.next() >> 32);
+        heap.contains(v) ? heap.key(v).second : static_cast<u32>(random_.next() >> 32);
     heap.set(v, {gain_[v], chance});
   }
 
@@ -204,14 +183,13 @@ class TwoWayRefiner {
   }
 
   // Calls changed(u) for the vertices whose gain changes.
-  template <class Changed>
-  void move(Vertex v, const Changed& changed) {
+  template <class Changed> void move(Vertex v, const Changed& changed) {
     const int from = side_[v], to = 1 - from;
-    side_[v] = static_cast<std::uint8_t>(to);
+    side_[v] = static_cast<u8>(to);
     weights_.move(v, from);
     cut_weight_ -= gain_[v];
     gain_[v] = -gain_[v];
-    cut_.move(v, to, [&](Vertex u, std::int64_t by) {
+    cut_.move(v, to, [&](Vertex u, i64 by) {
       gain_[u] += by;
       changed(u);
     });
@@ -247,7 +225,7 @@ class TwoWayRefiner {
     return -1;
   }
 
-  bool run_pass(std::int32_t patience) {
+  bool run_pass(i32 patience) {
     queue_boundary();
     std::vector<Vertex> moved;
     const Score first = score();
@@ -275,16 +253,16 @@ class TwoWayRefiner {
   Random& random_;
   SideWeights weights_;
   Cut cut_;
-  std::vector<std::int64_t> gain_;
-  std::vector<std::uint8_t> locked_;
+  std::vector<i64> gain_;
+  std::vector<u8> locked_;
   std::array<VertexHeap<Key>, 2> heap_;
-  std::int64_t cut_weight_;
+  i64 cut_weight_;
 };
 
 // Grows side 0 from random vertices, refines, and keeps the best of several tries.
 template <class Cut>
 Sides bisect_coarsest(const typename Cut::Graph& graph, const Bound& bounds,
-                      const std::vector<std::int64_t>& target, const BisectionOptions& options,
+                      const std::vector<i64>& target, const BisectionOptions& options,
                       Random& random) {
   Sides best;
   typename TwoWayRefiner<Cut>::Score best_score{std::numeric_limits<double>::max(), 0};
@@ -302,11 +280,10 @@ Sides bisect_coarsest(const typename Cut::Graph& graph, const Bound& bounds,
   return best;
 }
 
-// Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`: bisects the
-// coarsest level, and refines on the way back.
+// Two sides of at most `bounds`, side 0 aiming at `target`: bisects the coarsest level and refines.
 template <class Cut>
 Sides bisect_levels(const typename Cut::Graph& graph, CoarsenOptions coarsening, Vertex stop_at,
-                    const Bound& bounds, const std::vector<std::int64_t>& target,
+                    const Bound& bounds, const std::vector<i64>& target,
                     const BisectionOptions& options, Random& random) {
   // What is around a fixed vertex goes where that is, and not only its own edges.
   coarsening.join_fixed = true;
@@ -328,10 +305,10 @@ class EdgeCut {
   EdgeCut(const CutGraph& graph, const Sides& side)
       : graph_(graph), side_(side), inner_gain_(graph.num_vertices, 0) {}
 
-  std::int64_t measure(std::vector<std::int64_t>& gain) {
-    std::int64_t twice = 0;  // every edge is seen from both ends
+  i64 measure(std::vector<i64>& gain) {
+    i64 twice = 0;  // every edge is seen from both ends
     for (Vertex v = 0; v < graph_.num_vertices; ++v) {
-      std::int64_t all = 0, across = 0;
+      i64 all = 0, across = 0;
       for (const auto [u, w] : graph_.edges_of(v)) {
         all += w;
         across += side_[u] == side_[v] ? 0 : w;
@@ -343,28 +320,26 @@ class EdgeCut {
     return twice / 2;
   }
 
-  bool on_boundary(Vertex v, std::int64_t gain) const { return gain > inner_gain_[v]; }
+  bool on_boundary(Vertex v, i64 gain) const { return gain > inner_gain_[v]; }
 
-  template <class Change>
-  void move(Vertex v, int to, const Change& change) const {
+  template <class Change> void move(Vertex v, int to, const Change& change) const {
     for (const auto [u, w] : graph_.edges_of(v)) {
-      change(u, side_[u] == to ? -2 * std::int64_t{w} : 2 * std::int64_t{w});
+      change(u, side_[u] == to ? -2 * i64{w} : 2 * i64{w});
     }
   }
 
  private:
   const CutGraph& graph_;
   const Sides& side_;
-  std::vector<std::int64_t> inner_gain_;  // of a vertex with no cut edge
+  std::vector<i64> inner_gain_;  // of a vertex with no cut edge
 };
 
 // Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`.
-inline Sides bisect(const CutGraph& graph, const Bound& bounds,
-                    const std::vector<std::int64_t>& target, const BisectionOptions& options,
-                    Random& random) {
+inline Sides bisect(const CutGraph& graph, const Bound& bounds, const std::vector<i64>& target,
+                    const BisectionOptions& options, Random& random) {
   constexpr Vertex kCoarsest = 80;
   CoarsenOptions coarsening;
-  for (std::int64_t total : graph.total_weight()) {
+  for (i64 total : graph.total_weight()) {
     coarsening.max_weight.push_back(total * 3 / 2 / kCoarsest + 1);
   }
   return bisect_levels<EdgeCut>(graph, coarsening, kCoarsest, bounds, target, options, random);
@@ -398,8 +373,8 @@ class NetCut {
     }
   }
 
-  std::int64_t measure(std::vector<std::int64_t>& gain) const {
-    std::int64_t cut = 0;
+  i64 measure(std::vector<i64>& gain) const {
+    i64 cut = 0;
     for (Net e = 0; e < h_.num_nets(); ++e) {
       if (is_cut(e)) cut += h_.net_weight[e];
     }
@@ -413,16 +388,15 @@ class NetCut {
     return cut;
   }
 
-  bool on_boundary(Vertex v, std::int64_t) const {
+  bool on_boundary(Vertex v, i64) const {
     const auto nets = h_.nets_of(v);
     return std::any_of(nets.begin(), nets.end(), [&](Net e) { return is_cut(e); });
   }
 
-  template <class Change>
-  void move(Vertex v, int to, const Change& change) {
+  template <class Change> void move(Vertex v, int to, const Change& change) {
     const int from = 1 - to;
     for (Net e : h_.nets_of(v)) {
-      const std::int64_t w = h_.net_weight[e];
+      const i64 w = h_.net_weight[e];
       auto& count = count_[e];
       if (count[to] == 0) {
         change_all(e, v, w, change);
@@ -443,14 +417,14 @@ class NetCut {
   bool is_cut(Net e) const { return count_[e][0] > 0 && count_[e][1] > 0; }
 
   template <class Change>
-  void change_all(Net e, Vertex except, std::int64_t by, const Change& change) const {
+  void change_all(Net e, Vertex except, i64 by, const Change& change) const {
     for (Vertex u : h_.pins_of(e)) {
       if (u != except) change(u, by);
     }
   }
 
   template <class Change>
-  void change_lone(Net e, Vertex except, int s, std::int64_t by, const Change& change) const {
+  void change_lone(Net e, Vertex except, int s, i64 by, const Change& change) const {
     for (Vertex u : h_.pins_of(e)) {
       if (u == except || side_[u] != s) continue;
       change(u, by);
@@ -460,18 +434,17 @@ class NetCut {
 
   const Hypergraph& h_;
   const Sides& side_;
-  std::vector<std::array<std::int32_t, 2>> count_;  // pins of each net on either side
+  std::vector<std::array<i32, 2>> count_;  // pins of each net on either side
 };
 
 // Splits h in two sides of at most `bounds`, side 0 aiming at weight `target`.
-inline Sides bisect(const Hypergraph& h, const Bound& bounds,
-                    const std::vector<std::int64_t>& target, const BisectionOptions& options,
-                    Random& random) {
+inline Sides bisect(const Hypergraph& h, const Bound& bounds, const std::vector<i64>& target,
+                    const BisectionOptions& options, Random& random) {
   constexpr Vertex kCoarsest = 120;
   CoarsenOptions coarsening;
   coarsening.rooted = false;
   coarsening.pair_budget = 12;
-  for (std::int64_t total : h.total_weight()) coarsening.max_weight.push_back(total / 40 + 1);
+  for (i64 total : h.total_weight()) coarsening.max_weight.push_back(total / 40 + 1);
   return bisect_levels<NetCut>(h, coarsening, kCoarsest, bounds, target, options, random);
 }
 
@@ -493,11 +466,9 @@ inline Hypergraph induced(const Hypergraph& h, const Sides& side, int s) {
 // k parts by one bisection after another.
 
 // Graph: CutGraph or Hypergraph, each with a `bisect` and an `induced` of its own.
-template <class Graph>
-class RecursiveBisection {
+template <class Graph> class RecursiveBisection {
  public:
-  // max_weight: bounds of the parts. options.tries are those of the first bisection; the
-  // later ones are many and decide less, so they get fewer: as many as the root of their share.
+  // options.tries: of the first bisection; later ones get as many as the root of their share.
   RecursiveBisection(Bound max_weight, BisectionOptions options)
       : max_weight_(std::move(max_weight)), options_(options) {}
 
@@ -512,8 +483,7 @@ class RecursiveBisection {
   }
 
  private:
-  // Labels `vertices` (vertex i of the graph is vertices[i] of the whole) with
-  // [first, first + parts). Halves are cut side by side.
+  // Labels `vertices` (numbers in the whole) with [first, first + parts); halves side by side.
   void split(Graph graph, const std::vector<Vertex>& vertices, Part first, Part parts,
              const Random& random, int threads) {
     if (parts == 1 || graph.num_vertices == 0) {
@@ -521,12 +491,12 @@ class RecursiveBisection {
       return;
     }
     const Part left = parts / 2;
-    Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
+    Random own = random.split(static_cast<u64>(first) << 20 | parts);
     const auto [bounds, target] =
         bounds_of_sides(graph.total_weight(), max_weight_, first, left, parts);
     graph.fixed = fixed_sides(vertices, first + left);
     const Sides side = bisect(graph, bounds, target, options_for(parts), own);
-    parallel_chunks(2, threads, [&](std::int64_t s, int) {
+    parallel_chunks(2, threads, [&](i64 s, int) {
       std::vector<Vertex> members;
       for (Vertex v = 0; v < graph.num_vertices; ++v) {
         if (side[v] == s) members.push_back(vertices[v]);

@@ -1,44 +1,33 @@
 // Volumes of parts while vertices move.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <utility>
-#include <vector>
-
 #include "graphs.hpp"
 
 namespace spgnn::gvb {
 
 // Φ(e, p): how many pins of net e lie in part p, kept only where it is positive.
 
-// Everything a move looks up about a net lies in one record. A net with at least k pins holds a bit
-// per part, set where the count is positive, and k counters; a smaller one a short list of
-// (part, count) packed in 32 bits: 16 for either up to 65,536 parts. Of more parts, the count has
-// the bits that are left, and a net with more pins than they count has k counters as well.
+// What a move looks up about a net lies in one record. A net with at least k pins has a bit per
+// part, and k counters; a smaller one a short list of (part, count) in 32 bits: 16 for either up to
+// 65,536 parts, else what is left for the count; with more pins than that, k counters as well.
 class PinCounts {
  public:
   static constexpr Part kMaxParts = 1 << 20;
 
   struct Record {
-    std::int64_t begin;
-    std::int32_t lambda;
-    std::int32_t weight;
+    i64 begin;
+    i32 lambda;
+    i32 weight;
     Vertex root;
     Part root_part;
   };
 
   PinCounts(const Hypergraph& h, const std::vector<Part>& part, Part parts)
-      : parts_(parts),
-        words_((parts + 31) / 32),
-        shift_(std::min(16, std::countl_zero(static_cast<std::uint32_t>(parts - 1)))),
+      : parts_(parts), words_((parts + 31) / 32),
+        shift_(std::min(16, std::countl_zero(static_cast<u32>(parts - 1)))),
         record_(static_cast<std::size_t>(h.num_nets()) + 1) {
-    const std::int64_t most_listed = std::min<std::int64_t>(parts, 1 << shift_);
-    std::int64_t begin = 0;
+    const i64 most_listed = std::min<i64>(parts, 1 << shift_);
+    i64 begin = 0;
     for (Net e = 0; e < h.num_nets(); ++e) {
       record_[e] = {begin, 0, h.net_weight[e], h.root(e), part[h.root(e)]};
       any_dense_ |= h.size(e) >= most_listed;
@@ -53,42 +42,42 @@ class PinCounts {
 
   const Record& net(Net e) const { return record_[e]; }
   void prefetch(Net e) const { __builtin_prefetch(&record_[e]); }
-  std::int32_t lambda(Net e) const { return record_[e].lambda; }
+  i32 lambda(Net e) const { return record_[e].lambda; }
   void set_root_part(Net e, Part p) { record_[e].root_part = p; }
 
   // Both return the count before.
-  std::uint32_t add(Net e, Part p) {
-    std::uint32_t* list = pool_.data() + record_[e].begin;
-    std::int32_t& lambda = record_[e].lambda;
+  u32 add(Net e, Part p) {
+    u32* list = pool_.data() + record_[e].begin;
+    i32& lambda = record_[e].lambda;
     if (dense(e)) {
-      const std::uint32_t before = list[words_ + p]++;
+      const u32 before = list[words_ + p]++;
       if (before == 0) {
         ++lambda;
         list[p / 32] |= 1u << p % 32;
       }
       return before;
     }
-    for (std::int32_t i = 0; i < lambda; ++i) {
-      if (list[i] >> shift_ == static_cast<std::uint32_t>(p)) return count_in(list[i]++);
+    for (i32 i = 0; i < lambda; ++i) {
+      if (list[i] >> shift_ == static_cast<u32>(p)) return count_in(list[i]++);
     }
     list[lambda++] = one_pin_in(p);
     return 0;
   }
 
-  std::uint32_t remove(Net e, Part p) {
-    std::uint32_t* list = pool_.data() + record_[e].begin;
-    std::int32_t& lambda = record_[e].lambda;
+  u32 remove(Net e, Part p) {
+    u32* list = pool_.data() + record_[e].begin;
+    i32& lambda = record_[e].lambda;
     if (dense(e)) {
-      const std::uint32_t before = list[words_ + p]--;
+      const u32 before = list[words_ + p]--;
       if (before == 1) {
         --lambda;
         list[p / 32] &= ~(1u << p % 32);
       }
       return before;
     }
-    std::int32_t i = 0;
-    while (list[i] >> shift_ != static_cast<std::uint32_t>(p)) ++i;
-    const std::uint32_t before = count_in(list[i]--);
+    i32 i = 0;
+    while (list[i] >> shift_ != static_cast<u32>(p)) ++i;
+    const u32 before = count_in(list[i]--);
     if (before == 1) list[i] = list[--lambda];
     return before;
   }
@@ -100,32 +89,27 @@ class PinCounts {
 
   // Whether part p holds exactly one pin of the net.
   bool lone(Net e, Part p) const {
-    const std::uint32_t* list = pool_.data() + record_[e].begin;
+    const u32* list = pool_.data() + record_[e].begin;
     if (dense(e)) return list[words_ + p] == 1;
     return std::find(list, list + record_[e].lambda, one_pin_in(p)) != list + record_[e].lambda;
   }
 
   // Calls f(p) for every part of the net.
-  template <class F>
-  void for_parts(Net e, F&& f) const {
-    visit_parts(e, 0, f);
-  }
+  template <class F> void for_parts(Net e, F&& f) const { visit_parts(e, 0, f); }
 
   // The same; whether part `own` holds exactly one pin is found on the way.
-  template <class F>
-  bool visit_parts(Net e, Part own, F&& f) const {
-    const std::uint32_t* list = pool_.data() + record_[e].begin;
+  template <class F> bool visit_parts(Net e, Part own, F&& f) const {
+    const u32* list = pool_.data() + record_[e].begin;
     if (dense(e)) {
       for (Part i = 0; i < words_; ++i) {
-        for (std::uint32_t bits = list[i]; bits != 0; bits &= bits - 1) {
+        for (u32 bits = list[i]; bits != 0; bits &= bits - 1) {
           f(32 * i + std::countr_zero(bits));
         }
       }
       return list[words_ + own] == 1;
     }
     bool lone = false;
-    for (const std::uint32_t *entry = list, *end = list + record_[e].lambda; entry != end;
-         ++entry) {
+    for (const u32 *entry = list, *end = list + record_[e].lambda; entry != end; ++entry) {
       lone |= *entry == one_pin_in(own);
       f(static_cast<Part>(*entry >> shift_));
     }
@@ -133,23 +117,21 @@ class PinCounts {
   }
 
  private:
-  std::uint32_t one_pin_in(Part p) const { return static_cast<std::uint32_t>(p) << shift_ | 1; }
-  std::uint32_t count_in(std::uint32_t entry) const { return entry & ((1u << shift_) - 1); }
+  u32 one_pin_in(Part p) const { return static_cast<u32>(p) << shift_ | 1; }
+  u32 count_in(u32 entry) const { return entry & ((1u << shift_) - 1); }
 
   Part parts_, words_;
   bool any_dense_ = false;
   int shift_;                   // bits of a count in a list
   std::vector<Record> record_;  // one more than nets
-  std::vector<std::uint32_t> pool_;
+  std::vector<u32> pool_;
 };
 
 // What a partition is judged by: total volume, and a price that rises with a part's own volume.
 
-// Part p with send volume S costs S + α·T/β·(S/T)^β, T a level of reference: with T the average and
-// β = 8, balanced parts pay for their volume alone, a part well above T ever more (the idea of
-// Acer, Selvitopi, Aykanat 2016, who re-weight parts by their share, as one smooth function). With
-// T the maximum and β = 64 only the parts close to it pay more. Where received rows count too, they
-// have the same price above the volume: then it is the larger of the two that must not be high.
+// Part p with send volume S costs S + α·T/β·(S/T)^β: with T the average and β = 8, parts pay the
+// more the farther above T (after Acer, Selvitopi, Aykanat 2016); with T the maximum and β = 64
+// only those close to it. Received rows, where they count, have the same price above the volume.
 struct Potential {
   double alpha = 0.0;
   double reference = 1.0;
@@ -158,26 +140,25 @@ struct Potential {
   double knee =
       std::numeric_limits<double>::infinity();  // the price is constant from S = knee·T on
 
-  double send_cost(std::int64_t s) const { return static_cast<double>(s) + peak_cost(s); }
-  double send_price(std::int64_t s) const { return 1.0 + peak_price(s); }
+  double send_cost(i64 s) const { return static_cast<double>(s) + peak_cost(s); }
+  double send_price(i64 s) const { return 1.0 + peak_price(s); }
   bool prices_receive() const { return receives && alpha > 0; }
-  double receive_cost(std::int64_t r) const { return receives ? peak_cost(r) : 0.0; }
-  double receive_price(std::int64_t r) const { return receives ? peak_price(r) : 0.0; }
-  double peak_cost(std::int64_t volume) const { return alpha * excess(volume); }
-  double peak_price(std::int64_t volume) const { return alpha * slope(volume); }
+  double receive_cost(i64 r) const { return receives ? peak_cost(r) : 0.0; }
+  double receive_price(i64 r) const { return receives ? peak_price(r) : 0.0; }
+  double peak_cost(i64 volume) const { return alpha * excess(volume); }
+  double peak_price(i64 volume) const { return alpha * slope(volume); }
 
-  // No row costs more than `extra` above its one row: k is what a row of the fullest part costs
-  // where average and maximum count alike.
+  // No row costs more than `extra` above its one row.
   void limit_price(double extra) {
     if (alpha > 0) knee = std::pow(extra / alpha, 1.0 / ((1 << squarings) - 1));
   }
 
  private:
-  double excess(std::int64_t volume) const {
+  double excess(i64 volume) const {
     const double x = static_cast<double>(volume) / reference, bent = std::min(x, knee);
     return reference * power(bent) * (bent / (1 << squarings) + (x - bent));
   }
-  double slope(std::int64_t volume) const {
+  double slope(i64 volume) const {
     return power(std::min(static_cast<double>(volume) / reference, knee));
   }
   // x^(β − 1)
@@ -191,9 +172,8 @@ struct Potential {
   }
 };
 
-// Weights of parts with a price, from a little below the bounds on: what fills a part to a bound
-// costs as much per unit as if the whole part cost `rows`. Otherwise parts that send little fill
-// up, and those that send much keep all the room, where nothing wants to go.
+// Weights of parts with a price from a little below the bounds on: what fills a part to a bound
+// costs per unit as if the whole cost `rows`. Else parts that send much keep all the room.
 class PricedWeights : public PartWeights {
  public:
   PricedWeights(const WeightedVertices& vertices, const std::vector<Part>& part, Part parts)
@@ -236,7 +216,7 @@ class PricedWeights : public PartWeights {
   static constexpr double kPriced = 0.06;  // share of a bound below it that has a price
 
   double bound_of(Part p, std::size_t c) const {
-    return static_cast<double>(std::max<std::int64_t>(1, bounds_[p * priced_ + c]));
+    return static_cast<double>(std::max<i64>(1, bounds_[p * priced_ + c]));
   }
   // How far the weight of a part is between where it begins to cost and the bound.
   double fullness(Part p, std::size_t c) const {
@@ -262,15 +242,8 @@ class PricedWeights : public PartWeights {
 class VolumeState {
  public:
   VolumeState(const Hypergraph& h, std::vector<Part> part, Part parts, Nodes nodes = {})
-      : h_(h),
-        parts_(parts),
-        nodes_(nodes),
-        part_(std::move(part)),
-        count_(h, part_, parts),
-        send_(parts, 0),
-        receive_(parts, 0),
-        price_(parts, 1.0),
-        receive_price_(parts, 0.0),
+      : h_(h), parts_(parts), nodes_(nodes), part_(std::move(part)), count_(h, part_, parts),
+        send_(parts, 0), receive_(parts, 0), price_(parts, 1.0), receive_price_(parts, 0.0),
         weights_(h, part_, parts) {
     if (nodes_.matter()) {
       count_between_nodes();
@@ -279,7 +252,7 @@ class VolumeState {
     }
     for (Net e = 0; e < h.num_nets(); ++e) {
       const Part root = part_[h.root(e)];
-      const std::int64_t w = h.net_weight[e];
+      const i64 w = h.net_weight[e];
       auto& at_root = scattered(e) ? send_ : receive_;
       auto& at_others = scattered(e) ? receive_ : send_;
       at_root[root] += w * (count_.lambda(e) - 1);
@@ -297,21 +270,19 @@ class VolumeState {
   const PinCounts& counts() const { return count_; }
   bool scattered(Net e) const { return e < h_.num_scatter; }
 
-  std::int64_t total() const { return total_; }
-  const std::vector<std::int64_t>& send() const { return send_; }
-  const std::vector<std::int64_t>& receive() const { return receive_; }
-  std::int64_t max_send() const { return *std::max_element(send_.begin(), send_.end()); }
-  std::int64_t max_receive() const { return *std::max_element(receive_.begin(), receive_.end()); }
+  i64 total() const { return total_; }
+  const std::vector<i64>& send() const { return send_; }
+  const std::vector<i64>& receive() const { return receive_; }
+  i64 max_send() const { return *std::max_element(send_.begin(), send_.end()); }
+  i64 max_receive() const { return *std::max_element(receive_.begin(), receive_.end()); }
   // What the part with most of it sends, or sends or receives where that counts too.
-  std::int64_t busiest(bool receives) const {
-    return std::max(max_send(), receives ? max_receive() : 0);
-  }
+  i64 busiest(bool receives) const { return std::max(max_send(), receives ? max_receive() : 0); }
   // Of nodes: rows that leave and enter each, counted as `outside` rows; none without nodes.
-  const std::vector<std::int64_t>& node_send() const { return node_send_.volume; }
-  const std::vector<std::int64_t>& node_receive() const { return node_receive_.volume; }
-  std::int64_t busiest_node(bool receives) const {
+  const std::vector<i64>& node_send() const { return node_send_.volume; }
+  const std::vector<i64>& node_receive() const { return node_receive_.volume; }
+  i64 busiest_node(bool receives) const {
     if (!nodes_.matter()) return 0;
-    const std::int64_t most = std::ranges::max(node_send());
+    const i64 most = std::ranges::max(node_send());
     return receives ? std::max(most, std::ranges::max(node_receive())) : most;
   }
   const PartWeights& weights() const { return weights_; }
@@ -385,10 +356,10 @@ class VolumeState {
         move_between_nodes(e, v, to);
         continue;
       }
-      const std::int64_t w = count_.net(e).weight;
+      const i64 w = count_.net(e).weight;
       auto& at_root = scattered(e) ? send_delta_ : receive_delta_;
       auto& at_others = scattered(e) ? receive_delta_ : send_delta_;
-      const std::int64_t lambda = count_.lambda(e);
+      const i64 lambda = count_.lambda(e);
       const bool leaves = count_.remove(e, from) == 1;
       const bool enters = count_.add(e, to) == 0;
       total_ += w * (enters - leaves);
@@ -413,18 +384,18 @@ class VolumeState {
   }
 
  private:
-  using Change = std::pair<Part, std::int64_t>;
+  using Change = std::pair<Part, i64>;
 
   // Volumes of nodes in one direction, what a row costs there, and changes not yet settled.
   struct NodeVolumes {
-    std::vector<std::int64_t> volume, change;
+    std::vector<i64> volume, change;
     std::vector<double> price;
   };
 
   void count_between_nodes() {
     const Part nodes = parts_ / nodes_.size;
     for (auto* volumes : {&node_send_, &node_receive_}) {
-      *volumes = {std::vector<std::int64_t>(nodes, 0), std::vector<std::int64_t>(nodes, 0),
+      *volumes = {std::vector<i64>(nodes, 0), std::vector<i64>(nodes, 0),
                   std::vector<double>(nodes, 0.0)};
     }
     node_of_.resize(parts_);
@@ -441,7 +412,7 @@ class VolumeState {
     const Part root = count_.net(e).root_part;
     if (other == root) return;
     const Part sender = scattered(e) ? root : other, receiver = scattered(e) ? other : root;
-    std::int64_t rows = sign * count_.net(e).weight;
+    i64 rows = sign * count_.net(e).weight;
     if (node_of_[sender] != node_of_[receiver]) {
       rows *= nodes_.outside;
       change_node(node_send_, node_of_[sender], rows);
@@ -456,13 +427,13 @@ class VolumeState {
     count_.for_parts(e, [&](Part p) { count_pair(e, p, sign); });
   }
 
-  void change_node(NodeVolumes& volumes, Part node, std::int64_t rows) {
+  void change_node(NodeVolumes& volumes, Part node, i64 rows) {
     if (node_send_.change[node] == 0 && node_receive_.change[node] == 0) {
       touched_nodes_.push_back(node);
     }
     volumes.change[node] += rows;
   }
-  void change_part(int direction, Part p, std::int64_t rows) {
+  void change_part(int direction, Part p, i64 rows) {
     if (part_change_[direction][p] == 0) changed_parts_[direction].push_back(p);
     part_change_[direction][p] += rows;
   }
@@ -487,7 +458,7 @@ class VolumeState {
     for (int direction : {0, 1}) {
       auto& deltas = direction == 0 ? send_delta_ : receive_delta_;
       for (Part p : changed_parts_[direction]) {
-        const std::int64_t rows = std::exchange(part_change_[direction][p], 0);
+        const i64 rows = std::exchange(part_change_[direction][p], 0);
         if (rows != 0) deltas.push_back({p, rows});
       }
       changed_parts_[direction].clear();
@@ -551,17 +522,17 @@ class VolumeState {
   PinCounts count_;
   std::vector<Part> node_of_;  // of each part; this and what follows is empty without nodes
   NodeVolumes node_send_, node_receive_;
-  std::array<std::vector<std::int64_t>, 2> part_change_;  // not yet settled: sent, received
+  std::array<std::vector<i64>, 2> part_change_;  // not yet settled: sent, received
   std::array<std::vector<Part>, 2> changed_parts_;
   std::vector<Part> touched_nodes_;
   Potential node_potential_;
-  std::vector<std::int64_t> send_, receive_;
+  std::vector<i64> send_, receive_;
   std::vector<double> price_, receive_price_;
   PricedWeights weights_;
   std::vector<Change> send_delta_, receive_delta_;
   std::vector<Part> touched_;
   Potential potential_;
-  std::int64_t total_ = 0;
+  i64 total_ = 0;
   double cost_ = 0;
   double lowest_price_ = 0, highest_price_ = 0;
   double lowest_receive_price_ = 0, highest_receive_price_ = 0;
