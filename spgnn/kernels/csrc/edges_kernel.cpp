@@ -196,16 +196,37 @@ inline void extreme_columns(const EdgeExtremes<T>& b, i64 row, i64 first, int la
   };
   take(begin, std::true_type{});
   for (i64 e = begin + 1; e < end; ++e) take(e, std::false_type{});
+  const auto arg = b.arg;
+  const auto order = a.order;
+  const i64 first_column = b.first_column;
+  const bool begun = b.begun;
   for (int k = 0; k < kVectors; ++k) {
+    T* out = a.out[row] + first + k * kLanes;
+    const i64 to = row * a.columns + first + k * kLanes;
+    if (!begun) store_wide(out, best[k], lanes_of(k));
+    if constexpr (sizeof(S) == 4) {
+      if (!begun && arg.narrow && (first_column < 0 || order.narrow)) {
+        if (first_column < 0) {
+          store_vector(arg.narrow + to, place[k] + static_cast<i32>(begin), lanes_of(k));
+          continue;
+        }
+        const i32* columns = order.narrow + begin;
+        for (int lane = 0; lane < lanes_of(k); ++lane) {
+          arg.narrow[to + lane] = static_cast<i32>(first_column) + columns[place[k][lane]];
+        }
+        continue;
+      }
+    }
     for (int lane = 0; lane < lanes_of(k); ++lane) {
-      const i64 c = first + k * kLanes + lane, to = row * a.columns + c;
-      const S number = best[k][lane], before = b.begun ? widen(a.out[row][c]) : S{};
-      const bool better =
-          (kLargest ? number > before : number < before) || (number != number && before == before);
-      if (b.begun && b.arg[to] >= 0 && !better) continue;
-      a.out[row][c] = narrow<T>(number);
+      if (begun) {
+        const S number = best[k][lane], before = widen(out[lane]);
+        const bool better = (kLargest ? number > before : number < before) ||
+                            (number != number && before == before);
+        if (arg[to + lane] >= 0 && !better) continue;
+        out[lane] = narrow<T>(number);
+      }
       const i64 e = begin + place[k][lane];
-      b.arg.set(to, b.first_column < 0 ? e : b.first_column + a.order[e]);
+      arg.set(to + lane, first_column < 0 ? e : first_column + order[e]);
     }
   }
 }
