@@ -46,7 +46,7 @@ from spgnn.errors import InputError, check_choice, check_integer, shortened, sug
 from spgnn.registry import PROGRAMS, SECTIONS, Registry
 
 # What a report says of its own run: files, and how it began.
-_WRITTEN = ("config", "json", "log", "predictions", "plot", "checkpoint", "resume")
+_WRITTEN = ("config", "json", "log", "predictions", "top_k", "plot", "checkpoint", "resume")
 _LARGEST_FILE = 1 << 28
 _WIDEST = 10_000  # of a line of --help before it is wrapped
 

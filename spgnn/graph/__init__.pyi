@@ -36,3 +36,5 @@ from .training import TrainingGraph as TrainingGraph
 from .vertices import check_sent as check_sent
 from .vertices import copied_from_rank_zero as copied_from_rank_zero
 from .vertices import dealt as dealt
+from .vertices import rows_of_all as rows_of_all
+from .vertices import write_rows as write_rows

@@ -185,12 +185,14 @@ def write_rows(
     after: Callable[[], None] | None = None,
     dataset: str | None = None,
     columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
+    names: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> None:
     """Write rows of all vertices aside, then rename what was written. Collective.
 
     An ``.npy`` file of one array; ``.npz``; ``.parquet``, a row a vertex with the source's ids; or
     a directory in which each rank has files of its rows and their ids. `after` is called after each
-    stretch; `columns` are further ones of rank 0.
+    stretch; `columns` are further ones of rank 0. `names` are those that arrays of these names
+    number, on rank 0: a table then has no ids.
     """
     arrays = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in arrays.items()}
     after = after or (lambda: None)
@@ -199,7 +201,7 @@ def write_rows(
             table = comm.on_rank_zero(
                 lambda: stack.enter_context(_tables(what).open(path, what, dataset))
             )
-            _write_table(table, arrays, vertex_ids, comm, what, after, columns)
+            _write_table(table, arrays, vertex_ids, comm, what, after, columns, names)
         elif path.endswith((".npy", ".npz")):
             file: Any = comm.on_rank_zero(lambda: stack.enter_context(atomic_file(path, what)))
             packs, archive = path.endswith(".npz"), None
@@ -215,7 +217,7 @@ def write_rows(
 
             for name, rows in arrays.items():
                 entry = _on_disk(comm, what, partial(begun, name))
-                _write_array(entry, rows, vertex_ids, comm, what, after)
+                _write_array(entry, rows, vertex_ids, comm, what, after, (names or {}).get(name))
                 if packs:
                     _on_disk(comm, what, lambda entry=entry: entry.close())  # type: ignore[misc]
 
@@ -246,6 +248,7 @@ def _write_table(
     what: str,
     after: Callable[[], None],
     columns: Mapping[str, npt.NDArray[Any]],
+    names: Mapping[str, npt.NDArray[Any]] | None,
 ) -> None:
     """A row a vertex, with the source's ids, into a table that rank 0 has open."""
 
@@ -255,7 +258,9 @@ def _write_table(
         if table.ids is not None:
             ids = table.ids.slice(table.rows, len(ids))
         extra = {name: column[here] for name, column in columns.items()}
-        table.write({"id": ids, **extra, **dict(zip(arrays, values, strict=True))})
+        named = dict(zip(arrays, values, strict=True))
+        named |= {name: texts[named[name]] for name, texts in (names or {}).items()}
+        table.write({**({"id": ids} if names is None else {}), **extra, **named})
 
     everything = [vertex_ids, *arrays.values()]
     step = max(1, CHUNK_BYTES // sum(_row_bytes(tensor) for tensor in everything))
@@ -327,9 +332,11 @@ def _write_array(
     comm: Communicator,
     what: str,
     after: Callable[[], None],
+    names: npt.NDArray[Any] | None,
 ) -> None:
     """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
-    descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=rows.dtype).numpy().dtype)
+    dtype = torch.empty(0, dtype=rows.dtype).numpy().dtype if names is None else names.dtype
+    descr = np.lib.format.dtype_to_descr(dtype)
     shape = (comm.agree(len(rows), "sum"), *rows.shape[1:])
     header = {"descr": descr, "fortran_order": False, "shape": shape}
 
@@ -338,7 +345,8 @@ def _write_array(
         if stretch is None:
             np.lib.format.write_array_header_2_0(file, header)
         else:
-            file.write(stretch.numpy().tobytes())
+            values = stretch.numpy()
+            file.write((values if names is None else names[values]).tobytes())
 
     _on_disk(comm, what, partial(write, None))
     for stretch in in_order(rows, vertex_ids, comm):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from spgnn.comm import Communicator
@@ -193,14 +194,23 @@ def write_predictions(job: Job, trainer: Trainer, dataset: str | None) -> None:
         trainer.failure = str(error)
 
 
-def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> None:
-    """Try every place to write to, which is nothing that is read, before anything takes long."""
-    if job.predictions is not None and not job.predictions.endswith((".npz", ".parquet")):
-        form = "its name must end in .npz or .parquet"
-        raise InputError(f"--predictions {job.predictions}: {form}")
-    if job.predictions is not None and job.predictions.endswith(".parquet"):
-        check_table(f"--predictions {job.predictions}")
-    for flag, path in (("--json", job.json), ("--predictions", job.predictions)):
+def check_targets(
+    job: Job,
+    training: Training,
+    read: Sequence[str | None],
+    more: Mapping[str, str | None] = MappingProxyType({}),
+) -> None:
+    """Try every place to write to, which is nothing that is read, before anything takes long.
+
+    `more` are further tables by their flags.
+    """
+    tables = {"--predictions": job.predictions, **more}
+    for flag, path in tables.items():
+        if path is not None and not path.endswith((".npz", ".parquet")):
+            raise InputError(f"{flag} {path}: its name must end in .npz or .parquet")
+        if path is not None and path.endswith(".parquet"):
+            check_table(f"{flag} {path}")
+    for flag, path in {"--json": job.json, **tables}.items():
         if path is None:
             continue
         check_writable(path, flag)

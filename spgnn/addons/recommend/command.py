@@ -14,12 +14,15 @@ from spgnn.addons.recommend.recommendation import PairTask, Recommendation
 from spgnn.addons.recommend.spilled import SpilledRecommendation
 from spgnn.comm import Communicator, run_job
 from spgnn.command import plural, show_table
+from spgnn.errors import InputError
 from spgnn.memory import resident_bytes
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
 from spgnn.train import Callback, Trainer, callbacks_of, check_run, check_targets, run_all
 from spgnn.train import report as reporting
 
 Report = dict[str, Any]
+_SPLITS = {"temporal": "the latest interactions", "random": "random interactions"}
+_SPLITS |= {"files": "a file of interactions"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,8 +49,8 @@ def train(
         On all ranks, if flags, interactions or a place to write to are wrong.
     """
     watch = watch or Stopwatch()
-    read = (config.data.dataset, config.algorithm.partition)
-    check_run(config, comm, lambda: check_targets(config.job, config.training, read))
+    read, best = (config.data.dataset, config.algorithm.partition), {"--top-k": config.job.top_k}
+    check_run(config, comm, lambda: check_targets(config.job, config.training, read, best))
     config = config.but(cover=config.distribution.cover)
     idle, spills = resident_bytes(), config.storage.spill is not None
     watch.lap("start")
@@ -60,6 +63,11 @@ def train(
         logs = callbacks_of(config.job, comm, callbacks)
         trainer = Trainer(task, options=config.training, callbacks=logs)
         run_all(trainer, config.job, watch, keep=not spills)
+        if config.job.top_k is not None and trainer.failure is None:
+            try:
+                task.write_top_k(config.job.top_k)
+            except InputError as error:
+                trainer.failure = str(error)
         return reporting.assemble(config, trainer, idle, watch)
 
 
@@ -82,6 +90,7 @@ def show(report: Report) -> None:
             beside = "" if reference is None else f" (published: {reference:.4f})"
             table.add_row(name.replace("_", " "), f"{value:.4f}{beside}")
     seconds = report["epoch_seconds"]["median"]
+    table.add_row("tested on", _SPLITS[graph["split"]])
     table.add_row("seconds per epoch", f"{seconds:.4f}")
     table.add_row("bytes per epoch, counted", f"{report['volume']['total_bytes']:,} in all")
     peak = report["memory"]["max_rank_peak_bytes"] / 2**20

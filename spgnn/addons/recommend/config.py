@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+from spgnn.addons.recommend.interactions import Split
 from spgnn.addons.recommend.pairs import Draw, PairLoss
 from spgnn.addons.recommend.readers import Form
 from spgnn.addons.recommend.tables import RowOptimizer
-from spgnn.config import Job
+from spgnn.config import Job as UsualJob
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Scheme
@@ -62,6 +63,9 @@ class Data(Record):
         RecipeName, flag("options of a published result; others that are given count more")
     ] = "none"
     test_share: Annotated[float, key("of one file, held out", high=1)] = 0.2
+    split: Annotated[
+        Split, flag("hold out random interactions or the latest; auto: these, if there are times")
+    ] = "auto"
     form: Annotated[Form, key("of lines: 'user item [rating [time]]' or 'user item item …'")] = (
         "auto"
     )
@@ -129,7 +133,7 @@ class Sampling(Record):
     draw: Annotated[
         Draw, key("each interaction once an epoch, or random users, as LightGCN's authors do")
     ] = "interactions"
-    k: Annotated[int, flag("Recall@K and NDCG@K", low=1)] = 20
+    k: Annotated[int, flag("of Recall@K, NDCG@K and --top-k", low=1)] = 20
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,15 @@ class Training(Usual):
     weight_decay: Annotated[float, flag("of the embeddings of a step's pairs")] = 1e-4
     optimizer: Annotated[RowOptimizer, flag("of rows; row-…: one second moment a row")] = "adam"  # type: ignore[assignment]
     eval_every: Annotated[int, rare("evaluate each N-th epoch", "N", low=1)] = 10
+
+
+@dataclass(frozen=True)
+class Job(UsualJob):
+    """Ranks, and files that are written."""
+
+    top_k: Annotated[
+        str | None, flag("write the --k best new items of every user, as .npz or .parquet", "FILE")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +22,10 @@ from spgnn.hashing import uniform
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 
+Split = Literal["auto", "random", "temporal"]
 _LOGGER = logging.getLogger(__name__)
 _MADE_UP = re.compile(r"interactions-([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,10})")
+_SIDES = ("user", "item")
 _SUFFIXES = (".txt", ".csv", ".tsv", ".dat", ".parquet", ".arrow")
 
 
@@ -37,6 +40,8 @@ class Interactions:
         Columns rise in each row, and no interaction is in both.
     users, items : Array [users], [items], optional
         Ids as the file has them, integers or texts, where they are not the numbers of rows.
+    split : str
+        How the test interactions were chosen: ``"temporal"``, ``"random"`` or by ``"files"``.
     """
 
     name: str
@@ -44,6 +49,7 @@ class Interactions:
     test: sp.csr_array
     users: Array | None = None
     items: Array | None = None
+    split: str = "files"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,9 +57,13 @@ class Interactions:
 
     def names(self) -> dict[str, Array]:
         """The side and the id of each vertex of the graph, users first; texts if any id is one."""
-        named, shape = (self.users, self.items), self.shape
-        ids = [np.arange(n) if own is None else own for n, own in zip(shape, named, strict=True)]
-        return {"side": np.repeat(["user", "item"], shape), "id": np.concatenate(ids)}
+        sides = self.sides()
+        return {"side": np.repeat([*sides], self.shape), "id": np.concatenate([*sides.values()])}
+
+    def sides(self) -> dict[str, Array]:
+        """The ids of users and of items."""
+        named = zip(_SIDES, self.shape, (self.users, self.items), strict=True)
+        return {side: np.arange(n) if own is None else own for side, n, own in named}
 
     def graph(self) -> Graph:
         """The training interactions as an undirected graph: users first, then items."""
@@ -73,6 +83,7 @@ def open_interactions(
     *,
     test_share: float = 0.2,
     seed: int = 0,
+    split: Split = "auto",
     form: Form = "auto",
     least_rating: float | None = None,
 ) -> Interactions:
@@ -87,8 +98,10 @@ def open_interactions(
         A file; a directory with ``train.txt`` and ``test.txt`` (or another suffix);
         ``interactions-USERS-ITEMS-COUNT`` makes some up.
     test_share : float
-        Of a single file: the latest interactions, if there are times, or else those that a hash of
-        (seed, user, item) draws.
+        Of a single file.
+    split : {"auto", "random", "temporal"}
+        Of a single file, ``temporal`` holds out the latest interactions, and ``random`` those that
+        a hash of (seed, user, item) draws; ``auto``: the latest, if there are times.
     form : {"auto", "pairs", "lists"}
         Of lines; ``auto``: pairs if all lines have two, three or four fields.
     least_rating : float, optional
@@ -102,6 +115,8 @@ def open_interactions(
     path, made_up = Path(dataset), _MADE_UP.fullmatch(dataset)
     if made_up is not None and not path.exists():
         users, items, count = map(int, made_up.groups())
+        if split == "temporal":
+            raise InputError(f"{dataset}: has no times for --split temporal")
         return _divided(dataset, make_up(users, items, count, seed=seed), test_share, seed)
     if not path.exists() and not is_tabular(dataset):
         choices = "a file, a directory with train.txt and test.txt, or interactions-1000-500-20000"
@@ -109,6 +124,8 @@ def open_interactions(
     paths = [path]
     if path.is_dir() and not (is_tabular(dataset) and not list(path.glob("test.*"))):
         paths = [_file_of(path, "train"), _file_of(path, "test")]
+        if split != "auto":
+            raise InputError(f"{path}: --split {split}: it has {paths[1].name} to test with")
     # A test file may well have one row for each user.
     files = [read_listed(each, form, least_rating, numbered=each == paths[0]) for each in paths]
     if not len(files[0].users.numbers):
@@ -122,7 +139,9 @@ def open_interactions(
     ]
     name = path.name if path.is_dir() else name_in(path)
     if len(matrices) == 1:
-        times = files[0].times
+        times = None if split == "random" else files[0].times
+        if split == "temporal" and times is None:
+            raise InputError(f"{path}: has no times for --split temporal")
         if times is not None:
             # In the order of the matrix, of an interaction that is repeated the first one.
             order = np.lexsort((times, columns[0], rows[0]))
@@ -130,7 +149,7 @@ def open_interactions(
             new = np.append(True, (places[:, 1:] != places[:, :-1]).any(axis=0))
             times = times[order][new]
         divided = _divided(name, matrices[0], test_share, seed, times)
-        return Interactions(name, divided.train, divided.test, user_names, item_names)
+        return replace(divided, users=user_names, items=item_names)
     both = matrices[0].multiply(matrices[1]).tocoo()
     if both.nnz:
         ends = [
@@ -197,7 +216,7 @@ def _divided(
         indptr = np.concatenate(([0], np.cumsum(chosen)))[every.indptr]
         ones = np.ones(int(chosen.sum()), np.bool_)
         parts.append(sp.csr_array((ones, every.indices[chosen], indptr), shape=every.shape))
-    return Interactions(name, parts[0], parts[1])
+    return Interactions(name, parts[0], parts[1], split="random" if times is None else "temporal")
 
 
 def _matrix(users: Array, items: Array, shape: tuple[int, int], path: Path) -> sp.csr_array:

@@ -51,12 +51,11 @@ class PairSampler:
         self.interactions = interactions or comm.agree(share.train.nnz, "sum")
         self._batch = min(how.batch_size or self.interactions, self.interactions)
         self.steps = -(-self.interactions // max(self._batch, 1))
-        # Own interactions with items by their own numbers, which rise in each row: what is drawn
-        # must not depend on places.
+        # In each row items rise: what is drawn must not depend on the order of vertices.
         self._indptr = share.train.indptr.numpy()
         own = np.arange(len(share.user_ids))
         self._user_of = own.astype(np.int32).repeat(np.diff(self._indptr))
-        items = share.item_ids[share.train.indices.long()].numpy()
+        items = share.train.indices.long().numpy()
         self._keys = self._user_of.astype(np.int64) * share.items + items
         if (self._keys[1:] < self._keys[:-1]).any():
             self._keys.sort()

@@ -4,48 +4,118 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.addons.recommend.share import Share
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, SoloCommunicator
+from spgnn.errors import InputError, check_integer
+from spgnn.graph import rows_of_all
+from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, take_rows
 
-_ITEMS, _USERS = 8192, 512  # scores of so many at once
+_ITEMS, _USERS = 8192, 256  # scores of so many at once; larger blocks are new memory each time
 _IDS = (1 << 32) - 1
 
 
-def top_items(
-    users: Tensor, items: Tensor, seen: CSR, share: Share, k: int, comm: Communicator
+def top_k(
+    users: Tensor,
+    items: Tensor,
+    k: int = 20,
+    *,
+    seen: CSR | sp.csr_array | None = None,
+    item_ids: Tensor | None = None,
+    comm: Communicator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Places and scores [u, min(k, items)] of the items with the largest u · i. Collective."""
-    k = min(k, share.items)
+    """The k items with the largest inner products with each user. Collective.
+
+    Exact: products are summed in float64 and rounded to float32; of equal ones the smaller id
+    comes first, on any number of ranks. Never users × items at once.
+
+    Parameters
+    ----------
+    users : Tensor [own users, d]
+    items : Tensor [own items, d]
+        Of all ranks together each item once.
+    k : int
+    seen : CSR or csr_array [own users, items of all ranks], optional
+        Nonzeros are items, by their ids, that are left out.
+    item_ids : Tensor int64 [own items], optional
+        From 0 on, each on one rank; by default the items are numbered in the order of ranks.
+    comm : Communicator, optional
+        All ranks; by default this process alone.
+
+    Returns
+    -------
+    ids : Tensor int64 [own users, min(k, items)]
+        Best first; -1 where no item is left.
+    scores : Tensor float32 of the same shape
+        -inf where no item is left.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if shapes do not fit, or an embedding is not finite.
+    """
+    comm = comm or SoloCommunicator()
+    comm.on_every_rank(lambda: _check(users, items, k))
+    comm.check_agreement("top_k", k=k, width=items.shape[1], dtype=items.dtype)
+    sizes = rows_of_all(torch.tensor([len(items)]), comm)
+    layout = RowLayout(np.append(0, sizes.cumsum(0).numpy()))
+    own = torch.arange(*layout.range(comm.rank))
+    ids = rows_of_all(own if item_ids is None else item_ids, comm)
+    places = torch.full((layout.rows,), -1)
+    if isinstance(seen, sp.csr_array):
+        seen = CSR.from_scipy(seen)
+
+    def check_ids() -> None:
+        if len(ids) != layout.rows or not torch.equal(ids.sort().values, torch.arange(len(ids))):
+            raise InputError(f"item_ids must be 0 … {layout.rows - 1}, each once")
+        if seen is not None and seen.shape != (len(users), layout.rows):
+            size = f"[{len(users)}, {layout.rows}]"
+            raise InputError(f"seen must be {size}, a row a user, got {list(seen.shape)}")
+
+    comm.on_every_rank(check_ids)
+    places[ids] = torch.arange(layout.rows)
+    k = min(k, layout.rows)
     best = torch.full((len(users), k), torch.iinfo(torch.int64).min)
     # Entries of each group of users by place, so that those of a block follow each other.
-    entries = [_by_place(seen, rows) for rows in torch.arange(len(users)).split(_USERS)]
-    for first, block in _blocks(items, share, comm):
-        columns, ids = block.double().T, share.item_ids[first : first + len(block)]
+    groups = torch.arange(len(users)).split(_USERS)
+    entries = [] if seen is None else [_by_place(take_rows(seen, rows), places) for rows in groups]
+    for first, block in _blocks(items, layout, comm):
+        columns, block_ids = block.double().T, ids[first : first + len(block)]
+        bounds = torch.tensor([first, first + len(block)])
         for number, begin in enumerate(range(0, len(users), _USERS)):
             here = slice(begin, begin + _USERS)
             scores = (users[here].double() @ columns).float()
-            place, row = entries[number]
-            low, high = torch.searchsorted(
-                place, torch.tensor([first, first + len(block)])
-            ).tolist()
-            scores[row[low:high], place[low:high] - first] = -torch.inf
+            if entries:
+                place, row = entries[number]
+                low, high = torch.searchsorted(place, bounds).tolist()
+                scores[row[low:high], place[low:high] - first] = -torch.inf
             value, column = scores.topk(min(k + 1, len(block)))
-            keys = _keys(value[:, :k], ids[column[:, :k]])
+            keys = _keys(value[:, :k], block_ids[column[:, :k]])
             if len(block) > k:
                 # Any of equal ones may be among the k.
                 tied = (value[:, k - 1] == value[:, k]) & (value[:, k] > -torch.inf)
-                keys[tied] = _keys(scores[tied], ids).topk(k).values
+                keys[tied] = _keys(scores[tied], block_ids).topk(k).values
             best[here] = torch.cat((best[here], keys), 1).topk(k).values
     # The inverse of `_keys`.
     rising = (best >> 32).int()
     scores = torch.where(rising < 0, rising ^ 0x7FFFFFFF, rising).view(torch.float32)
-    places = share.places[(_IDS - (best & _IDS)).clamp(max=max(share.items - 1, 0))]
     missing = best <= (_keys(scores.new_tensor(-torch.inf), best.new_zeros(())))
-    return places.masked_fill(missing, -1), scores.masked_fill(missing, -torch.inf)
+    ids = (_IDS - (best & _IDS)).masked_fill(missing, -1)
+    return ids, scores.masked_fill(missing, -torch.inf)
+
+
+def _check(users: Tensor, items: Tensor, k: int) -> None:
+    check_integer("k", k, 1)
+    for name, rows in (("users", users), ("items", items)):
+        if rows.dim() != 2 or rows.shape[1] != items.shape[-1]:
+            shapes = f"{list(users.shape)} and {list(items.shape)}"
+            raise InputError(f"users and items must be [users, d] and [items, d], got {shapes}")
+        if not rows.isfinite().all():
+            raise InputError(f"{name} hold numbers that are not finite")
 
 
 def _keys(scores: Tensor, ids: Tensor) -> Tensor:
@@ -56,17 +126,16 @@ def _keys(scores: Tensor, ids: Tensor) -> Tensor:
     return (rising.long() << 32) | (_IDS - ids)
 
 
-def _by_place(seen: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
-    part = take_rows(seen, rows)
-    row = torch.arange(len(rows)).repeat_interleave(part.row_lengths)
-    place, order = part.indices.long().sort()
+def _by_place(seen: CSR, places: Tensor) -> tuple[Tensor, Tensor]:
+    row = torch.arange(len(seen.row_lengths)).repeat_interleave(seen.row_lengths)
+    place, order = places[seen.indices.long()].sort()
     return place, row[order]
 
 
-def _blocks(items: Tensor, share: Share, comm: Communicator) -> Iterator[tuple[int, Tensor]]:
+def _blocks(items: Tensor, layout: RowLayout, comm: Communicator) -> Iterator[tuple[int, Tensor]]:
     """Rows of all items in turn, with the place of the first; on every rank. Collective."""
     for owner in range(comm.size):
-        begin, end = share.layout.range(owner)
+        begin, end = layout.range(owner)
         for first in range(begin, end, _ITEMS):
             count = min(_ITEMS, end - first)
             if owner == comm.rank:
@@ -77,22 +146,16 @@ def _blocks(items: Tensor, share: Share, comm: Communicator) -> Iterator[tuple[i
             yield first, block
 
 
-def recall_and_ndcg(
-    users: Tensor, items: Tensor, share: Share, k: int, comm: Communicator
-) -> Tensor:
-    """Sums of Recall@k and NDCG@k over own users with test items, and their number. Collective."""
-    lengths = share.test.row_lengths
-    tested = (lengths > 0).nonzero()[:, 0]
-    seen, test = take_rows(share.train, tested), take_rows(share.test, tested)
-    places, _ = top_items(users[tested], items, seen, share, k, comm)
-    row = torch.arange(len(tested))
-    keys = row.repeat_interleave(test.row_lengths) * share.items + test.indices
-    mine = row[:, None] * share.items + places
+def recall_and_ndcg(ids: Tensor, test: CSR, k: int) -> Tensor:
+    """Sums of Recall@k and NDCG@k over users by their best items, and their number."""
+    lengths, items = test.row_lengths, test.shape[1]
+    row = torch.arange(len(ids))
+    keys = row.repeat_interleave(lengths) * items + test.indices
+    mine = row[:, None] * items + ids
     at = torch.searchsorted(keys, mine).clamp(max=max(len(keys) - 1, 0))
-    hit = (keys[at] == mine) & (places >= 0) if len(keys) else mine < 0
+    hit = (keys[at] == mine) & (ids >= 0) if len(keys) else mine < 0
     gains = 1 / torch.arange(2, k + 2).double().log2()
-    counts = lengths[tested]
-    ideal = gains.cumsum(0)[counts.clamp(max=k) - 1]
-    recall = (hit.sum(1).double() / counts).sum()
+    ideal = gains.cumsum(0)[lengths.clamp(max=k) - 1]
+    recall = (hit.sum(1).double() / lengths).sum()
     ndcg = ((hit * gains[: hit.shape[1]]).sum(1) / ideal).sum()
-    return torch.stack((recall, ndcg, recall.new_tensor(len(tested))))
+    return torch.stack((recall, ndcg, recall.new_tensor(len(ids))))

@@ -13,7 +13,7 @@ from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.addons.recommend.interactions import Interactions, open_interactions
 from spgnn.addons.recommend.pairs import Pairs, PairSampler, pair_loss
 from spgnn.addons.recommend.propagation import Propagation
-from spgnn.addons.recommend.ranking import recall_and_ndcg
+from spgnn.addons.recommend.ranking import recall_and_ndcg, top_k
 from spgnn.addons.recommend.readers import Array
 from spgnn.addons.recommend.share import Share
 from spgnn.addons.recommend.tables import RowUpdate, initial_rows
@@ -22,7 +22,7 @@ from spgnn.data import GraphSource, MemorySource, RankShare
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend import Placement, scattered_share
-from spgnn.graph import DistGraph
+from spgnn.graph import DistGraph, write_rows
 from spgnn.memory import check_memory
 from spgnn.progress import working
 from spgnn.sparse import take_rows
@@ -40,9 +40,11 @@ class PairTask(Task):
         self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         self.partition_report: dict[str, Any] | None = None
         self._names: dict[str, Array] = {}
+        self._sides: dict[str, Array] = {}
+        self.split = "files"
 
     def scatter(self, interactions: Interactions | None) -> tuple[RankShare, Tensor]:
-        """Own rows of the graph, which rank 0 reads, and the places of `Share.of`. Collective."""
+        """Own rows of the graph, which rank 0 reads, and the items of `Share.of`. Collective."""
         config, comm = self.config, self.comm
         opened = [] if interactions is None else [interactions]
         data, how, seed = config.data, config.algorithm, config.training.seed
@@ -55,6 +57,7 @@ class PairTask(Task):
                             data.dataset,
                             test_share=data.test_share,
                             seed=seed,
+                            split=data.split,
                             form=data.form,
                             least_rating=data.least_rating,
                         )
@@ -64,7 +67,7 @@ class PairTask(Task):
         def source() -> GraphSource:
             return MemorySource(read().graph())
 
-        users = int(comm.from_rank_zero(lambda: read().shape[0]))
+        users, self.split = comm.from_rank_zero(lambda: (read().shape[0], read().split))
         placement = Placement(
             config.distribution,
             how.partition,
@@ -74,11 +77,13 @@ class PairTask(Task):
         )
         rows, self.partition_report = scattered_share(data.dataset, source, placement, comm)
         self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids
-        share, places = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
+        share, items = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
         self.share = share
         if config.job.predictions is not None and comm.rank == 0:
             self._names = read().names()
-        return rows, places
+        if config.job.top_k is not None and comm.rank == 0:
+            self._sides = read().sides()
+        return rows, items
 
     def measure(self, interactions: int) -> None:
         """Say how large all of it is. Collective."""
@@ -98,15 +103,31 @@ class PairTask(Task):
         return Predictions(self.vertex_ids, {"embedding": self.outputs()}, columns=self._names)
 
     @abstractmethod
-    def sums(self) -> Tensor:
-        """As `recall_and_ndcg`, of this rank's users with test items. Collective."""
+    def best(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        """As :func:`top_k`, of some own users, whose numbers rise. Collective."""
 
     def scores(self) -> Scores:
         """Recall@K and NDCG@K over test items. Collective."""
-        k, sums = self.config.sampling.k, self.sums()
-        self.comm.all_reduce(sums).wait()
-        recall, ndcg = (float(s / sums[2]) if sums[2] else None for s in sums[:2])
+        k, test = self.config.sampling.k, self.share.test
+        recall = ndcg = None
+        if self.sizes["test_interactions"]:
+            tested = (test.row_lengths > 0).nonzero()[:, 0]
+            sums = recall_and_ndcg(self.best(tested)[0], take_rows(test, tested), k)
+            self.comm.all_reduce(sums).wait()
+            recall, ndcg = (sums[:2] / sums[2]).tolist()
         return {f"test_recall@{k}": recall, f"test_ndcg@{k}": ndcg}
+
+    @torch.no_grad()
+    def write_top_k(self, path: str) -> None:
+        """Write a row for each user and each of its best items, best first. Collective."""
+        users = self.share.user_ids
+        items, scores = self.best(torch.arange(len(users)))
+        there = items >= 0
+        rank = torch.arange(items.shape[1])
+        ids = users[:, None] * items.shape[1] + rank
+        columns = {"user": users[:, None].expand_as(items), "item": items, "score": scores}
+        arrays = {name: column[there] for name, column in columns.items()}
+        write_rows(path, arrays, ids[there], self.comm, f"--top-k {path}", names=self._sides)
 
     @property
     def criterion(self) -> Criterion:  # type: ignore[override]
@@ -138,7 +159,7 @@ class PairTask(Task):
 
     def sections(self) -> dict[str, Any]:
         return {
-            "graph": {"name": self.name, **self.sizes},
+            "graph": {"name": self.name, **self.sizes, "split": self.split},
             "steps_per_epoch": self.steps,
             "partition": self.partition_report,
         }
@@ -151,12 +172,12 @@ class Recommendation(PairTask):
         self, config: RecommendConfig, comm: Communicator, interactions: Interactions | None = None
     ) -> None:
         super().__init__(config, comm)
-        rows, places = self.scatter(interactions)
+        rows, items = self.scatter(interactions)
         assert rows.adjacency is not None
         block = take_rows(rows.adjacency, self.share.user_rows)
-        self.share = self.share.of_users(0, len(self.share.user_rows), block, places)
+        self.share = self.share.of_users(0, len(self.share.user_rows), block, items)
         graph = DistGraph(rows, comm, config.distribution)
-        del rows, block, places
+        del rows, block, items
         self.propagation = Propagation(graph, config.model.of_layers)
         graph.release()
         self.sampler = PairSampler(self.share, comm, config.sampling, config.training.seed)
@@ -237,11 +258,13 @@ class Recommendation(PairTask):
     def outputs(self) -> Tensor:
         return self.propagation.rounded(self.rows)
 
-    def sums(self) -> Tensor:
-        F, share = self.outputs(), self.share
-        users, items = F[share.user_rows], F[share.item_rows]
+    def best(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        F, share, k = self.outputs(), self.share, self.config.sampling.k
+        rows, items = F[share.user_rows[users]], F[share.item_rows]
         del F
-        return recall_and_ndcg(users, items, share, self.config.sampling.k, self.comm)
+        ids = share.item_ids[slice(*share.layout.range(self.comm.rank))]
+        seen = take_rows(share.train, users)
+        return top_k(rows, items, k, seen=seen, item_ids=ids, comm=self.comm)
 
     def state(self) -> dict[str, Tensor]:
         """Own rows, their moments and the vertices that they are of."""

@@ -29,7 +29,7 @@ class Share:
     item_ids: Tensor  # of the item at each place, its number among all items
     places: Tensor  # the inverse
     layout: RowLayout  # of the places of each rank
-    train: CSR  # [own users, items]: places, which rise
+    train: CSR  # [own users, items], by the numbers of items
     test: CSR
     users: int  # of all ranks
 
@@ -46,7 +46,7 @@ class Share:
         tested: Callable[[], sp.csr_array],
         comm: Communicator,
     ) -> tuple[Share, Tensor]:
-        """The share of this rank, without anything to train on, and places of rows. Collective."""
+        """The share of this rank, without anything to train on, and items of rows. Collective."""
         ids = own.new_empty(layout.rows)
         comm.all_gather(own, ids, layout.sizes.tolist())
         is_item = ids >= users
@@ -70,9 +70,7 @@ class Share:
         tested_items = dealt({"": of_items}, entries.astype(np.int64), comm)[""]
         user_rows = (own < users).nonzero()[:, 0]
         shape = len(user_rows), len(item_ids)
-        row = torch.arange(shape[0]).repeat_interleave(lengths)
-        test = places[tested_items]
-        test = test[(row * max(shape[1], 1) + test).argsort()].int()
+        test = tested_items.int()
         ends = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
         none = Pattern.trusted(torch.zeros_like(ends), test[:0], shape)
         share = cls(
@@ -86,11 +84,11 @@ class Share:
             CSR(Pattern.trusted(ends, test, shape)),
             users,
         )
-        return share, before.int()
+        return share, (ids - users).int()
 
-    def of_users(self, first: int, last: int, block: CSR, places: Tensor) -> Share:
+    def of_users(self, first: int, last: int, block: CSR, items: Tensor) -> Share:
         """The same of own users from `first` on, who train on a block [last - first, columns]."""
-        trained = places.index_select(0, block.indices)
+        trained = items.index_select(0, block.indices)
         pattern = Pattern.trusted(block.indptr, trained, (last - first, self.items))
         return replace(
             self,

@@ -25,7 +25,7 @@ from spgnn.addons.outofcore import (
 from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.addons.recommend.interactions import Interactions
 from spgnn.addons.recommend.pairs import PairSampler, pair_loss
-from spgnn.addons.recommend.ranking import recall_and_ndcg
+from spgnn.addons.recommend.ranking import top_k
 from spgnn.addons.recommend.recommendation import PairTask
 from spgnn.addons.recommend.share import Share
 from spgnn.addons.recommend.tables import initial_rows
@@ -34,6 +34,7 @@ from spgnn.direct import Transfers
 from spgnn.files import scratch_directory
 from spgnn.layout import RowLayout
 from spgnn.memory import check_memory
+from spgnn.sparse import take_rows
 
 
 def spilled_bounds(indptr: Tensor, users: int, chunks: int) -> tuple[int, ...]:
@@ -59,18 +60,18 @@ class SpilledRecommendation(PairTask):
         scratch = scratch_directory(config.storage.spill, f"--spill {config.storage.spill}")
         self.directory = comm.on_every_rank(lambda: self._scratch.enter_context(scratch))
         try:
-            rows, places = self.scatter(interactions)
+            rows, items = self.scatter(interactions)
             A = rows.adjacency
             assert A is not None
             # Rows rise by original id: users, and then items.
             bounds = spilled_bounds(A.indptr, len(self.share.user_rows), config.storage.chunks)
             blocks = MemoryBlocks.of(A, bounds)
-            self.begin(Adjacency(blocks, rows.layout, symmetric=True, weighted=False), places)
+            self.begin(Adjacency(blocks, rows.layout, symmetric=True, weighted=False), items)
         except BaseException:
             self._scratch.close()
             raise
 
-    def begin(self, adjacency: Adjacency, places: Tensor) -> None:
+    def begin(self, adjacency: Adjacency, items_of: Tensor) -> None:
         """Write matrix and tables of own rows of the graph, of chunks of users, and of items."""
         config, comm, mesh = self.config, self.comm, self.mesh
         self.counts, width = Transfers(), config.model.dim
@@ -84,7 +85,7 @@ class SpilledRecommendation(PairTask):
         assert statistics.row_scale is not None
         self._scale = statistics.row_scale[:, None]
         self._bounds, self._users = self._matrix.bounds, len(self.share.user_rows)
-        self._places = torch.cat((places[first:last], places[statistics.needed]))
+        self._items_of = torch.cat((items_of[first:last], items_of[statistics.needed]))
         self._every_item = self.share.fetch(torch.arange(items), mesh)
         # From now on every rank has all items.
         self.share = replace(self.share, layout=RowLayout.even(items, 1))
@@ -184,17 +185,20 @@ class SpilledRecommendation(PairTask):
         return rows
 
     @torch.no_grad()
-    def sums(self) -> Tensor:
-        result, solo = torch.zeros(3, dtype=torch.float64), SoloCommunicator()
-        if not self.sizes["test_interactions"]:
-            return result
+    def best(self, users: Tensor) -> tuple[Tensor, Tensor]:
         F = self._propagated(self._tables["rows"], torch.float64)
-        items = self._items(F)
+        items, k, solo = self._items(F), self.config.sampling.k, SoloCommunicator()
+        parts = []
         for chunk, share in self._users_of_chunks():
-            users = F.read(chunk).float()
-            result += recall_and_ndcg(users, items, share, self.config.sampling.k, solo)
+            first, last = self._bounds[chunk : chunk + 2]
+            own = users[(users >= first) & (users < last)] - first
+            rows, seen = F.read(chunk)[own].float(), take_rows(share.train, own)
+            parts.append(top_k(rows, items, k, seen=seen, item_ids=share.item_ids, comm=solo))
         F.release()
-        return result
+        if not parts:  # a rank without users
+            return top_k(items[:0], items, k, item_ids=self.share.item_ids, comm=solo)
+        ids, scores = zip(*parts, strict=True)
+        return torch.cat(ids), torch.cat(scores)
 
     def _items(self, F: Table) -> Tensor:
         """The rows of all items by place, in memory. Collective."""
@@ -210,7 +214,7 @@ class SpilledRecommendation(PairTask):
             first, last = self._bounds[chunk : chunk + 2]
             if first >= self._users:
                 break
-            yield chunk, self.share.of_users(first, last, block, self._places)
+            yield chunk, self.share.of_users(first, last, block, self._items_of)
 
     def _new(self, purpose: str, width: int) -> Table:
         return self._factory.table(purpose, self._bounds, width)

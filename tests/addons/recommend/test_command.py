@@ -48,21 +48,45 @@ def embeddings(path: Path) -> dict[tuple[str, object], np.ndarray]:
     return dict(zip(names, rows, strict=True))
 
 
+def best(path: Path, rows: dict[tuple[str, object], np.ndarray], k: int) -> list[tuple]:
+    """User, item and score of the best items that users do not train on, by brute force."""
+    data, result = open_interactions(str(path)), []
+    sides = data.sides()
+    items = np.array([rows["item", item] for item in sides["item"].tolist()], np.float64)
+    for user, own in zip(sides["user"].tolist(), data.train.toarray(), strict=True):
+        scores = (items @ rows["user", user].astype(np.float64)).astype(np.float32)
+        order = [i for i in np.lexsort((np.arange(len(items)), -scores)) if not own[i]]
+        result += [(user, sides["item"].tolist()[i], scores[i]) for i in order[:k]]
+    return result
+
+
+def check_best(table: dict[str, list], truth: list[tuple]) -> None:
+    assert list(table) == ["user", "item", "score"]
+    for name, column in zip(table, zip(*truth, strict=True), strict=True):
+        if name == "score":
+            np.testing.assert_array_equal(np.float32(table[name]), np.float32(column))
+        else:
+            assert table[name] == list(column)
+
+
 def test_the_program_writes_a_report_and_embeddings_by_the_users_ids(tmp_path: Path) -> None:
     path = write(tmp_path / "likes.csv", "user-{u},song {i},4", "user,item,rating")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     report, predictions = tmp_path / "report.json", tmp_path / "embeddings.npz"
     flags += ["--dataset", path, "--nproc", "2", "--json", report, "--predictions", predictions]
+    flags += ["--top-k", tmp_path / "best.npz", "--k", "7"]
     done = subprocess.run(
         [sys.executable, PROGRAM, *flags], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "12 users, 9 items" in done.stdout
-    assert "test recall@20" in done.stdout
+    assert "test recall@7" in done.stdout
+    assert "random interactions" in done.stdout
     written = json.loads(report.read_text())
     assert written["world_size"] == 2
     assert [record["epoch"] for record in written["history"]] == [0, 1]
     assert written["graph"]["users"] == 12
+    assert written["graph"]["split"] == "random"
     assert written["failure"] is None
     truth = embeddings(path)
     with np.load(predictions) as arrays:
@@ -70,18 +94,27 @@ def test_the_program_writes_a_report_and_embeddings_by_the_users_ids(tmp_path: P
         found = arrays["embedding"]
     assert ids == list(truth)
     np.testing.assert_allclose(found, list(truth.values()), atol=1e-6)
+    with np.load(tmp_path / "best.npz") as arrays:
+        table = {name: arrays[name].tolist() for name in arrays}
+    truth = best(path, dict(zip(ids, found, strict=True)), 7)
+    assert len(truth) < 7 * 12  # some users have fewer new items
+    check_best(table, truth)
 
 
-def test_tables_of_embeddings_have_integer_ids(tmp_path: Path) -> None:
+def test_tables_of_embeddings_and_best_items_have_integer_ids(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     path = write(tmp_path / "likes.txt", "1{u:07} 9{i:08}")
-    target = tmp_path / "embeddings.parquet"
-    train(RecommendConfig.of(dataset=str(path), predictions=str(target), **SMALL), connect())
+    target, items = tmp_path / "embeddings.parquet", tmp_path / "best.parquet"
+    written = {"predictions": str(target), "top_k": str(items), "k": 4}
+    train(RecommendConfig.of(dataset=str(path), **written, **SMALL), connect())
     table = parquet.read_table(target)
     truth = embeddings(path)
     ids = zip(table["side"].to_pylist(), table["id"].to_pylist(), strict=True)
     assert list(ids) == list(truth)
-    np.testing.assert_allclose(table["embedding"].to_pylist(), list(truth.values()), atol=1e-6)
+    rows = table["embedding"].to_pylist()
+    np.testing.assert_allclose(rows, list(truth.values()), atol=1e-6)
+    exact = {vertex: np.array(row) for vertex, row in zip(truth, rows, strict=True)}
+    check_best(parquet.read_table(items).to_pydict(), best(path, exact, 4))
 
 
 REFUSED = [
@@ -96,6 +129,9 @@ REFUSED = [
     ({"temperature": 0.5}, "--loss softmax or in-batch"),
     ({"weights": "1,2"}, "4 numbers"),
     ({"c": 2}, "--c 2"),
+    ({"top_k": "best.csv"}, "--top-k best.csv: its name must end in .npz or .parquet"),
+    ({"top_k": "nowhere/best.npz"}, "its directory does not exist"),
+    ({"split": "temporal"}, "has no times for --split temporal"),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -166,6 +167,57 @@ def test_the_latest_are_held_out(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"columns 'a' and 'b' may both be the time; name one"):
         open_interactions(str(tmp_path / "g.parquet"))
     assert open_interactions(f"{tmp_path / 'g.parquet'}@time=a").test.nnz == 8
+
+
+def test_how_interactions_are_held_out_is_said_and_can_be_chosen(tmp_path: Path) -> None:
+    timed = "".join(f"{i % 5} {i % 7} 3 {100 - i}\n" for i in range(30))
+    bare = "".join(" ".join(line.split()[:2]) + "\n" for line in timed.splitlines())
+    paths = [str(write(tmp_path / f"{n}.txt", text)) for n, text in enumerate((timed, bare))]
+    splits = [open_interactions(path).split for path in (*paths, "interactions-20-10-50")]
+    assert splits == ["temporal", "random", "random"]
+    latest, drawn = (open_interactions(paths[0], split=how) for how in ("temporal", "random"))
+    assert (drawn.split, latest.split) == ("random", "temporal")
+    assert (drawn.test != latest.test).nnz
+    assert not (drawn.test != open_interactions(paths[1]).test).nnz
+    assert listed(latest) == listed(drawn)
+    for place in (paths[1], "interactions-20-10-50"):
+        with pytest.raises(InputError, match="has no times for --split temporal"):
+            open_interactions(place, split="temporal")
+    (tmp_path / "both").mkdir()
+    write(tmp_path / "both" / "train.txt", "0 1 4 9\n1 2 4 8\n")
+    write(tmp_path / "both" / "test.txt", "0 2 4 7\n")
+    assert open_interactions(str(tmp_path / "both")).split == "files"
+    with pytest.raises(InputError, match=r"--split random: it has test\.txt to test with"):
+        open_interactions(str(tmp_path / "both"), split="random")
+
+
+# The first lines of what RecBole, MovieLens and Amazon publish; the last is the latest.
+PUBLISHED = {
+    "ml-100k.inter": "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    "196\t242\t3\t881250949\n22\t377\t1\t878887116\n186\t302\t3.0\t891717742.0\n",
+    "gowalla.inter": "user_id:token\titem_id:token\ttimestamp:float\tnum_repeat:float\n"
+    "196\t242\t1287532527.0\t1\n22\t377\t1287530127.0\t2\n186\t302\t1287535744.0\t1\n",
+    "yelp.inter": "review_id:token\tuser_id:token\tbusiness_id:token\tstars:float\tdate:float\n"
+    "xQ\t196\t242\t2.0\t1353544922.0\nUm\t22\t377\t1.0\t12.0\nCt\t186\t302\t5\t1451938530.0\n",
+    "u.data": "196\t242\t3\t881250949\n22\t377\t1\t878887116\n186\t302\t3\t891717742\n",
+    "ratings.csv": "userId,movieId,rating,timestamp\r\n"
+    "196,242,4.0,964982703\r\n22,377,3.5,964981247\r\n186,302,4.5,964982931\r\n",
+    "ratings.dat": "196::242::5::978300760\n22::377::3::878302109\n186::302::4::988301968\n",
+    "ratings_Books.csv": "A2IIIDRK3PRRZY,0000116,1.0,1395619200\n"
+    "A3O4ATU0ENBKTU,0001384,5.0,5184000\nAH2L9G3DQHHAJ,000055512X,4.0,1399161600\n",
+    "Books.csv": "user_id,parent_asin,rating,timestamp\nA2IIIDRK3PRRZY,0000116,1.0,1395619200000\n"
+    "A3O4ATU0ENBKTU,0001384,5.0,5184000000\nAH2L9G3DQHHAJ,000055512X,4.0,1399161600000\n",
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_are_read_as_they_are(tmp_path: Path, name: str) -> None:
+    data = open_interactions(str(write(tmp_path / name, PUBLISHED[name])), test_share=0.3)
+    amazon = {("A2IIIDRK3PRRZY", "0000116"), ("A3O4ATU0ENBKTU", "0001384")}
+    latest = ("AH2L9G3DQHHAJ", "000055512X") if "Books" in name else (186, 302)
+    assert listed(data) == (amazon if "Books" in name else {(196, 242), (22, 377)}) | {latest}
+    assert data.split == "temporal"
+    assert listed(replace(data, train=data.test)) == {latest}
 
 
 MANY = "0 1 5\n" * 30

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from spgnn.addons.recommend import Interactions, RecommendConfig, open_interactions
 from spgnn.addons.recommend.pairs import PairSampler
-from spgnn.addons.recommend.ranking import top_items
+from spgnn.addons.recommend.ranking import top_k
 from spgnn.addons.recommend.recommendation import Recommendation
 from spgnn.addons.recommend.share import Share
 from spgnn.addons.recommend.spilled import SpilledRecommendation
 from spgnn.addons.recommend.tables import RowUpdate, initial_rows
 from spgnn.comm import connect
+from spgnn.errors import InputError
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
@@ -59,7 +60,7 @@ def train(
 
 
 def share_of_one(data: Interactions) -> Share:
-    """What one rank has of it, without a graph: places are the items' own numbers."""
+    """What one rank has of it, without a graph."""
     users, items = map(torch.arange, data.shape)
     train, test = CSR.from_scipy(data.train), CSR.from_scipy(data.test)
     layout = RowLayout(np.array([0, len(items)]))
@@ -209,13 +210,51 @@ def ranked(rank: int, options: dict[str, object], data: Interactions) -> tuple[l
     comm, how = connect(), config(**options)
     task = Recommendation(how, comm, data)
     history = Trainer(task, options=how.training).fit()
-    Z, share = task.outputs(), task.share
-    places, _ = top_items(Z[share.user_rows], Z[share.item_rows], share.train, share, 5, comm)
+    share = task.share
     best = torch.zeros(share.users, 5, dtype=torch.int64)
-    best[share.user_ids] = torch.where(places >= 0, share.item_ids[places], -1) + 1
+    best[share.user_ids] = task.best(torch.arange(len(share.user_ids)))[0] + 1
     comm.all_reduce(best).wait()
     keys = [key for key in history[-1] if key.startswith("test")]
     return [[record[key] for key in keys] for record in history], best.numpy() - 1
+
+
+def best_of(rank: int, users: Tensor, items: Tensor, seen: sp.csr_array, owner: Tensor) -> tuple:
+    """`top_k` of own rows, of users and items that some ranks have more of than others."""
+    comm = connect()
+    ids = (owner[: len(items)] == rank).nonzero()[:, 0].flip(0)
+    own = (owner[-len(users) :] == rank).nonzero()[:, 0]
+    mine = seen[own.numpy()]
+    best, scores = top_k(users[own], items[ids], 6, seen=mine, item_ids=ids, comm=comm)
+    with pytest.raises(InputError, match="each once"):
+        top_k(users[own], items[ids], 6, item_ids=torch.zeros_like(ids), comm=comm)
+    with pytest.raises(InputError, match="a row a user"):
+        top_k(users[own], items[ids], 6, seen=seen[:, :3], item_ids=ids, comm=comm)
+    bad = items[ids] / (rank != 0)
+    with pytest.raises(InputError, match="items hold numbers that are not finite"):
+        top_k(users[own], bad, 6, item_ids=ids, comm=comm)
+    return own, best, scores
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_best_items_are_those_of_brute_force(
+    ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng, (users, items) = torch.Generator().manual_seed(0), (19, 23)
+    # Few different numbers, hence many equal scores, of either sign.
+    U, V = (torch.randint(-2, 3, (n, 3), generator=rng).float() for n in (users, items))
+    seen = torch.rand(users, items, generator=rng) < 0.4
+    seen[3], seen[4, 2:] = True, True  # no new item, and two
+    owner = torch.randint(0, ranks, (users + items,), generator=rng) % max(ranks - 1, 1)
+    monkeypatch.setattr("spgnn.addons.recommend.ranking._ITEMS", 5)
+    monkeypatch.setattr("spgnn.addons.recommend.ranking._USERS", 4)
+    scores = (U.double() @ V.double().T).float().masked_fill(seen, -torch.inf)
+    order = torch.from_numpy(np.lexsort((np.tile(np.arange(items), (users, 1)), -scores.numpy())))
+    truth, values = order[:, :6], scores.gather(1, order[:, :6])
+    results = run_ranks(best_of, ranks, U, V, sp.csr_array(seen.numpy()), owner)
+    assert sum(len(own) for own, _, _ in results) == users
+    for own, best, found in results:
+        assert torch.equal(best, truth[own].masked_fill(values[own] == -torch.inf, -1))
+        assert torch.equal(found, values[own])
 
 
 def test_items_of_equal_scores_are_ranked_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +309,26 @@ def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
         assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
 
 
+def check_spilled_best(task: SpilledRecommendation, predictions: Predictions) -> None:
+    """The best items of own users are those by the embeddings of all ranks."""
+    share, k = task.share, task.config.sampling.k
+    Z = torch.zeros(share.users + share.items, task.config.model.dim)
+    Z[predictions.vertex_ids] = predictions.arrays["embedding"]
+    task.comm.all_reduce(Z).wait()
+    own, seen = share.user_ids, interactions().train
+    truth = top_k(Z[own], Z[share.users :], k, seen=seen[own.numpy()])
+    for mine, right in zip(task.best(torch.arange(len(own))), truth, strict=True):
+        assert torch.equal(mine, right)
+
+
 def spilled(
     rank: int, options: dict[str, object], data: Interactions
 ) -> tuple[list[dict[str, float]], Predictions]:
     how = config(**options)
     task = SpilledRecommendation(how, connect(), data)
     history, predictions = Trainer(task, options=how.training).fit(), task.predictions()
+    assert predictions is not None
+    check_spilled_best(task, predictions)
     task.close()
     return history, predictions
 
