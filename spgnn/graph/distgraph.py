@@ -25,7 +25,7 @@ from spgnn.graph.edges import Edges, checked_pairs, edges_of_pattern, own_pairs,
 from spgnn.graph.matrices import GraphMatrices, NormalisedRows, edges_of_rows, with_each_edge
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
-from spgnn.layout import RowLayout
+from spgnn.layout import Int64Array, RowLayout
 from spgnn.registry import GRAPH_METHODS
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -351,11 +351,10 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         add_edges: Any = None,
         drop_edges: Any = None,
         *,
-        x: Any = None,
-        y: Any = None,
-        **of_edges: Any,
+        add_nodes: Any = None,
+        **attributes: Any,
     ) -> int:
-        """Change edges and rows of vertices, in time proportional to the change. Collective.
+        """Change vertices and edges, in time proportional to the change. Collective.
 
         Vertices are called by their ids in the source. Each rank gives any changes, or none; they
         go to the owners of their vertices. Of an undirected edge, give both directions. If any
@@ -363,18 +362,22 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
         A matrix that was asked for before stays what it was, and so do gradients through it;
         `matrix`, `halo` and `edge_index` are of the new graph, and made anew when they are next
-        asked for. Rows of x and y are overwritten; autograd refuses to go on with a step that
+        asked for. Rows of vertices are overwritten; autograd refuses to go on with a step that
         needs the old ones.
 
         Parameters
         ----------
         add_edges, drop_edges : integers [2, edges], optional
             Sources and targets.
-        x, y : (integers [k], Tensor [k, …]), optional
-            Vertices, and their new rows, of the dtype and width of the graph's.
-        of_edges
-            ``edge_weight``, ``edge_attr`` and whatever else the graph knows of its edges,
-            [added edges, …].
+        add_nodes : integers [k], optional
+            New vertices, whose ids go on from the largest one: those of all ranks together have
+            each once. A copy of each rank's rows makes room for them. Their owners are those of
+            most of their neighbours, as long as no rank gets 5 % more than its share.
+        attributes
+            Of vertices, ``x``, ``y``, a mask or whatever else the graph has a row of for each:
+            (integers [k], Tensor [k, …]), vertices and their new rows, of the dtype and width of
+            the graph's. New vertices need a row of each; only masks are False without.
+            Of edges, ``edge_weight``, ``edge_attr`` and so on: [added edges, …].
 
         Returns
         -------
@@ -385,17 +388,26 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         ------
         InputError
             On all ranks, if there is no such vertex, an edge that is added is there already, one
-            that is dropped is not, or something is given twice; if the graph has a codec,
-            repeated edges or a vertex cut, or let go of its adjacency.
+            that is dropped is not, something is given twice, or a row of a new vertex is missing;
+            if the graph has a codec, repeated edges or a vertex cut, or let go of its adjacency.
         """
         GRAPH_METHODS.need("update", "graph.update", "dynamic")
-        updated: int = GRAPH_METHODS["update"](self, add_edges, drop_edges, x, y, of_edges)
+        updated: int = GRAPH_METHODS["update"](self, add_edges, drop_edges, add_nodes, attributes)
         return updated
 
     def take_changes(
-        self, share: RankShare, edges: Edges | None, adjacency: Callable[[], CSR]
+        self,
+        share: RankShare,
+        edges: Edges | None,
+        adjacency: Callable[[], CSR],
+        renumbered: Callable[[Int64Array], Int64Array],
     ) -> None:
-        """Take over a new share, edges one by one, and the adjacency when it is needed."""
+        """Take over a new share, edges one by one, the adjacency when it is needed, new rows."""
+        if share.layout is not self._share.layout:
+            self.vertex_ids = share.vertex_ids.to(self.device)
+            self._pairs_here, pairs = {}, self._pairs
+            rows = {n: torch.from_numpy(renumbered(e.index.numpy())) for n, e in pairs.items()}
+            self._pairs = {name: replace(pairs[name], index=at) for name, at in rows.items()}
         self._share, self._given_edges, self._adjacency = share, edges, adjacency
         for name in ("edge_index", "_edges", "local_edges"):
             self.__dict__.pop(name, None)

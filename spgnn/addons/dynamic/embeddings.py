@@ -97,6 +97,9 @@ class Embeddings:
     outputs: Tensor
     changed: Tensor
     _receivers: Int64
+    _features: npt.NDArray[np.bool_]
+    _structure: npt.NDArray[np.bool_]
+    _joint: Tensor | None
 
     @on_cpu
     def __init__(self, model: Stack, graph: DistGraph) -> None:
@@ -128,6 +131,23 @@ class Embeddings:
         """Note rows whose features an update changed."""
         self._features[rows] = True
         self._x = self._seen()
+
+    def vertices_added(self, first: int, count: int) -> None:
+        """Make room for rows of new vertices, which differ from whatever is computed of them."""
+
+        def grown(rows: Tensor | None) -> Tensor | None:
+            if rows is None:
+                return None
+            new = rows.new_full((count, *rows.shape[1:]), torch.nan)
+            return torch.cat((rows[:first], new, rows[first:]))
+
+        for layer in self._layers:
+            for name in ("operand", "root", "destinations", "output"):
+                setattr(layer, name, grown(getattr(layer, name)))
+        self._joint = grown(self._joint)
+        new = np.ones(count, np.bool_)
+        self._features = np.append(self._features, new)
+        self._structure = np.append(self._structure, new)
 
     def _seen(self) -> tuple[object, int]:
         """The features, and how often torch wrote to them."""
@@ -187,7 +207,7 @@ class Embeddings:
         _, ranks, _ = edges.receivers.take(np.arange(own))
         rows = np.repeat(np.arange(own), edges.receivers.lengths)
         self._receivers = np.stack((rows, ranks.numpy().astype(np.int64)))
-        self._joint: Tensor | None = None
+        self._joint = None
         self._x = self._seen()
 
     def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:

@@ -27,11 +27,11 @@ class Neighbours:
         order = np.argsort(rows, kind="stable")
         return cls(np.bincount(rows, minlength=count), columns[order].astype(np.int32))
 
-    def extend(self, rows: int) -> None:
-        """Add rows without entries."""
-        none = np.zeros(rows, np.int64)
+    def extend(self, rows: int, before: int) -> None:
+        """Insert rows without entries."""
         self.lengths, self._room, self._starts = (
-            np.concatenate((array, none)) for array in (self.lengths, self._room, self._starts)
+            np.insert(array, before, np.zeros(rows, np.int64))
+            for array in (self.lengths, self._room, self._starts)
         )
 
     def find(self, rows: Int64, columns: Int64, skip: int = 0) -> Int64:

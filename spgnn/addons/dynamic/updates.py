@@ -1,5 +1,7 @@
 """Graphs that change: edges are added and dropped in place, in work proportional to the change.
 
+New vertices follow the others of their rank: rows of all ranks then have other numbers.
+
 Three kinds of lists grow and shrink: in-neighbours of each own vertex; the own vertices that edges
 of a column end at, whether it is an own vertex or a remote one; and the ranks that need an own row.
 Whoever keeps results of the graph is told which rows an update touches.
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import compress
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -19,10 +20,11 @@ from torch import Tensor
 
 from spgnn.addons.dynamic.neighbours import Float32, Int64, Neighbours
 from spgnn.comm import Communicator, RowCounts
-from spgnn.data import RankShare
+from spgnn.data import MASKS, RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
 from spgnn.graph import DistGraph
+from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import described, index_dtype
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu
@@ -39,6 +41,9 @@ class Watcher(Protocol):
     def features_changed(self, rows: Int64) -> None:
         """Features of these own vertices changed."""
 
+    def vertices_added(self, first: int, count: int) -> None:
+        """New vertices come before this column."""
+
 
 @dataclass(frozen=True, eq=False)
 class Changes:
@@ -47,6 +52,35 @@ class Changes:
     edges: Int64
     attributes: dict[str, Tensor]
     rows: dict[str, tuple[Int64, Tensor]] = field(default_factory=dict)
+    vertices: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+class Growth:
+    """Rows of all ranks before and after vertices come; until then, these number the last ones."""
+
+    def __init__(self, before: RowLayout, owners: Int64) -> None:
+        self.before, self.owners = before, owners
+        come = np.append(0, np.cumsum(np.bincount(owners, minlength=before.parts)))
+        self.after = RowLayout(before.offsets + come)
+        self._shift = come[:-1]
+        self.rows = np.empty(len(owners), np.int64)  # of the new ones, afterwards
+        order = grouped_order(owners, before.parts)
+        self.rows[order] = np.arange(len(owners)) + before.offsets[owners[order] + 1]
+
+    def owner(self, numbers: Int64) -> Int64:
+        """Owners of rows before, and of new ones."""
+        owner, new = self.before.owner(numbers), numbers >= self.before.rows
+        owner[new] = self.owners[numbers[new] - self.before.rows]
+        return owner
+
+    def renumbered(self, numbers: Int64) -> Int64:
+        """Rows afterwards."""
+        if not len(self.owners):
+            return numbers
+        result: Int64 = numbers + self._shift[self.owner(numbers)]
+        new = numbers >= self.before.rows
+        result[new] = self.rows[numbers[new] - self.before.rows]
+        return result
 
 
 class ChangingEdges:
@@ -104,46 +138,110 @@ class ChangingEdges:
         values = None if weights is None else weights[order]
         return CSR.of(indptr, indices, (len(rows), self._layout.rows), values)
 
-    def apply(self, changes: Changes) -> Changes:
-        """Carry an update out. Collective."""
+    def apply(self, changes: Changes, vertices: int) -> tuple[Changes, Growth]:
+        """Carry an update with so many new vertices out. Collective."""
         queried = np.concatenate(
             (changes.edges[:, :2].ravel(), *(ids for ids, _ in changes.rows.values()))
         )
-        numbers = self._numbers(queried)
+        numbers = self._numbers(queried, vertices)
         ends, rest = np.split(numbers, [changes.edges[:, :2].size])
         source, target = ends.reshape(-1, 2).T
-        owner = self._layout.owner(target)
-        # The source's id, for messages, is with the edge; the target's is its owner's.
-        edges = np.column_stack((source, target, changes.edges[:, 2], changes.edges[:, 0]))
-        (edges,), counts, order = self._routed(owner, edges)
+        growth = Growth(self._layout, self._owners(source, target, vertices))
+        # Ids, for messages, are with the edge.
+        edges = np.column_stack((source, target, changes.edges[:, (2, 0, 1)]))
+        (edges,), counts, order = self._routed(growth.owner(target), edges)
         attributes = {
             name: swap_rows(self._comm, values[torch.from_numpy(order)].contiguous(), counts)
             for name, values in changes.attributes.items()
         }
-        rows = {}
+        rows, own_rows = {}, {}
         for name, (ids, values) in changes.rows.items():
             mine, rest = np.split(rest, [len(ids)])
-            (at,), counts, order = self._routed(self._layout.owner(mine), mine)
+            (at,), counts, order = self._routed(growth.owner(mine), np.column_stack((mine, ids)))
             sent = values[torch.from_numpy(order)].contiguous()
-            rows[name] = at - self._first, swap_rows(self._comm, sent, counts)
-        own_rows = {name: at for name, (at, _) in rows.items()}
-        places = self._comm.on_every_rank(lambda: self._check(edges, own_rows))
+            own_rows[name] = at
+            rows[name] = at[:, 0], swap_rows(self._comm, sent, counts)
+        places = self._comm.on_every_rank(lambda: self._check(edges, own_rows, growth))
+        if vertices:
+            self._grow(growth)
+        edges[:, :2] = growth.renumbered(edges[:, :2])
+        rows = {n: (growth.renumbered(at) - self._first, new) for n, (at, new) in rows.items()}
         weights = attributes.get("edge_weight", torch.ones(len(edges)))
-        self._change(edges, weights.reshape(-1).float().numpy(), places)
-        return Changes(edges, attributes, rows)
+        new = np.arange(self.own_rows - (growth.owners == self._comm.rank).sum(), self.own_rows)
+        self._change(edges, weights.reshape(-1).float().numpy(), places, new)
+        return Changes(edges, attributes, rows), growth
+
+    def _owners(self, source: Int64, target: Int64, vertices: int) -> Int64:
+        """Owners of new vertices: of most of their neighbours, among ranks with room. Collective.
+
+        A rank has room for 5 % more than all would have; of several, that with the fewest vertices.
+        """
+        before, ranks = self._layout.rows, self._comm.size
+        owners = np.zeros(vertices, np.int64)
+        if not vertices or ranks == 1:
+            return owners
+        votes = np.zeros((vertices, ranks), np.int64)
+        for new, other in ((source, target), (target, source)):
+            counts = (new >= before) & (other < before)
+            np.add.at(votes, (new[counts] - before, self._layout.owner(other[counts])), 1)
+        self._comm.all_reduce(torch.from_numpy(votes)).wait()
+        sizes = self._layout.sizes.copy()
+        most = -(-21 * (before + vertices) // (20 * ranks))
+        for number, vote in enumerate(votes):
+            owners[number] = owner = np.lexsort((sizes, -vote, sizes >= most))[0]
+            sizes[owner] += 1
+        return owners
+
+    def _grow(self, growth: Growth) -> None:
+        """Make rows of new vertices, and number all others anew."""
+        rank, ranks, own = self._comm.rank, self._comm.size, self.own_rows
+        mine = np.flatnonzero(growth.owners == rank)
+        count, vertices = len(mine), len(growth.owners)
+        self.sources.columns[self.sources.columns >= own] += count
+        for lists in (self.sources, self.targets, self.receivers):
+            lists.extend(count, own)
+        self.halo, self._sorted = map(growth.renumbered, (self.halo, self._sorted))
+        self._layout, self.own_rows = growth.after, own + count
+        self._first = growth.after.range(rank)[0]
+        self.looped = np.append(self.looped, np.zeros(count, np.bool_))
+        self.degrees = np.append(self.degrees, np.zeros(count))
+        ids = self._limit + np.arange(vertices)
+        self._ids, self._limit = np.concatenate((self._ids, ids[mine])), self._limit + vertices
+        row_of = np.full(-(-self._limit // ranks), -1)
+        row_of[: len(self._row_of)] = self._row_of
+        row_of[row_of >= 0] = growth.renumbered(row_of[row_of >= 0])
+        here = ids % ranks == rank
+        row_of[ids[here] // ranks] = growth.rows[here]
+        self._row_of = row_of
+        each = ranks // self.share.meta.parts
+        meta = replace(
+            self.share.meta,
+            vertices=growth.after.rows,
+            offsets=tuple(growth.after.offsets[::each].tolist()),
+        )
+        at = torch.from_numpy(self._ids)
+        self.share = replace(self.share, meta=meta, layout=growth.after, vertex_ids=at)
+        for watcher in self.watchers:
+            watcher.vertices_added(own, count)
 
     @torch.no_grad()
     def overwrite(self, graph: DistGraph, name: str, at: Tensor, values: Tensor) -> None:
-        """Write rows of x or y, which are the graph's own from the first time on."""
-        if name not in self._written and not getattr(graph, name).requires_grad:
+        """Write rows of an attribute, which is the graph's own from the first time on."""
+        mine = graph[name]
+        come = self.own_rows - len(mine)
+        if come or (name not in self._written and not mine.requires_grad):
             self._written.add(name)
-            own = getattr(graph, name).clone()
-            setattr(graph, name, own)
-            data = replace(self.share.data, **{name: own.cpu()})
-            self.share = replace(self.share, data=data)
-        mine, saved = getattr(graph, name), getattr(self.share.data, name)
+            mine = torch.cat((mine, mine.new_zeros(come, *mine.shape[1:])))
+            if name in graph.attributes:
+                graph.attributes = graph.attributes | {name: mine}
+            else:
+                setattr(graph, name, mine)
+                self.share = replace(
+                    self.share, data=replace(self.share.data, **{name: mine.cpu()})
+                )
         mine.index_copy_(0, at.to(mine.device), values.to(mine.device))
-        if mine.data_ptr() != saved.data_ptr():
+        saved = None if name in graph.attributes else getattr(self.share.data, name)
+        if saved is not None and mine.data_ptr() != saved.data_ptr():
             saved.index_copy_(0, at, values.to(saved.dtype))
 
     def symmetric(self, changes: Changes) -> bool:
@@ -158,21 +256,25 @@ class ChangingEdges:
         self._comm.all_reduce(difference).wait()
         return int(difference) == 0
 
-    def _check(self, edges: Int64, rows: dict[str, Int64]) -> Int64:
+    def _check(self, edges: Int64, rows: dict[str, Int64], growth: Growth) -> Int64:
         """Refuse changes that contradict each other, or the graph; the places of dropped edges."""
-        keys = (edges[:, 1] - self._first) * self._layout.rows + edges[:, 0]
+        keys = edges[:, 1] * (growth.after.rows + 1) + edges[:, 0]
         _, first, times = np.unique(keys, return_index=True, return_counts=True)
         for place in first[times > 1][:1]:
             kinds = set(edges[keys == keys[place], 2].tolist())
             what = "added and dropped" if len(kinds) > 1 else "given twice"
             raise InputError(f"update: edge {self._shown(edges[place])} is {what}")
+        new = self._limit + np.flatnonzero(growth.owners == self._comm.rank)
         for name, at in rows.items():
-            result, times = np.unique(at, return_counts=True)
-            for row in result[times > 1][:1]:
-                raise InputError(f"update: {name} of vertex {self._ids[row]} is given twice")
+            result, times = np.unique(at[:, 1], return_counts=True)
+            for vertex in result[times > 1][:1]:
+                raise InputError(f"update: {name} of vertex {vertex} is given twice")
+            missing = np.setdiff1d(new, result) if len(new) and name not in MASKS else new[:0]
+            for vertex in missing[:1]:
+                raise InputError(f"update: {name} of the new vertex {vertex} is missing")
         there = self.columns_of(edges[:, 0])
         places = np.full(len(edges), -1)
-        present = np.flatnonzero(there >= 0)
+        present = np.flatnonzero((there >= 0) & (edges[:, 1] < self._layout.rows))
         targets = edges[present, 1] - self._first
         places[present] = self.sources.find(targets, there[present], 1)
         for edge in edges[(places >= 0) == (edges[:, 2] == ADDED)][:1]:
@@ -181,7 +283,7 @@ class ChangingEdges:
         dropped: Int64 = places[edges[:, 2] == DROPPED]
         return dropped
 
-    def _change(self, edges: Int64, weights: Float32, places: Int64) -> None:
+    def _change(self, edges: Int64, weights: Float32, places: Int64, new: Int64) -> None:
         """Add and drop edges of own vertices, and tell whoever watches. Collective."""
         self._take_in(edges[:, 0])
         columns = self.columns_of(edges[:, 0])
@@ -190,7 +292,9 @@ class ChangingEdges:
         row, column = rows[~added], columns[~added]
         self.sources.drop(row, places)
         self.targets.drop(column, self.targets.find(column, row))
-        self.sources.add(rows[added], columns[added], weights[added])
+        # A vertex stands first in its own list.
+        first = np.append(new, rows[added]), np.append(new, columns[added])
+        self.sources.add(*first, np.append(np.ones(len(new), np.float32), weights[added]))
         self.targets.add(columns[added], rows[added])
         loops = rows == columns
         self.looped[rows[loops]] = added[loops]
@@ -210,7 +314,7 @@ class ChangingEdges:
             self._slots = np.argsort(self.halo)
             self._sorted = self.halo[self._slots]
             self._subscribed = np.concatenate((self._subscribed, np.zeros(len(new), np.bool_)))
-            self.targets.extend(len(new))
+            self.targets.extend(len(new), len(self.targets.lengths))
 
     def _subscribe(self, slots: Int64) -> Int64:
         """Tell owners of remote columns who has them, and who no longer. Collective."""
@@ -239,14 +343,26 @@ class ChangingEdges:
             )
         return np.where(own, numbers - self._first, result)
 
-    def _numbers(self, ids: Int64) -> Int64:
-        """Rows of all ranks, of original ids. Collective."""
+    def check_new(self, ids: Int64) -> None:
+        """Refuse new vertices, those of all ranks, that do not go on from the last id."""
+        expected = self._limit + np.arange(len(ids))
+        for wrong in np.sort(ids)[np.sort(ids) != expected][:1]:
+            raise InputError(
+                f"update: new vertices are called {self._limit} to {expected[-1]}, each once, "
+                f"got {wrong}"
+            )
+
+    def _numbers(self, every: Int64, vertices: int) -> Int64:
+        """Rows of all ranks, of original ids; new vertices come after all others. Collective."""
+        last = self._limit + vertices
 
         def check() -> None:
-            for wrong in ids[(ids < 0) | (ids >= self._limit)][:1]:
-                raise InputError(f"update: vertex {wrong} is outside [0, {self._limit})")
+            for wrong in every[(every < 0) | (every >= last)][:1]:
+                raise InputError(f"update: vertex {wrong} is outside [0, {last})")
 
         self._comm.on_every_rank(check)
+        result = every - self._limit + self._layout.rows
+        ids = every[every < self._limit]
         (queried,), counts, order = self._routed(ids % self._comm.size, ids)
         answers = torch.from_numpy(self._row_of[queried // self._comm.size])
         numbers = np.empty_like(ids)
@@ -257,7 +373,8 @@ class ChangingEdges:
                 raise InputError(f"update: the graph has no vertex {wrong}")
 
         self._comm.on_every_rank(check_found)
-        return numbers
+        result[every < self._limit] = numbers
+        return result
 
     def _routed(self, ranks: Int64, *arrays: Int64) -> tuple[list[Int64], RowCounts, Int64]:
         """Rows of arrays to these ranks: what arrives, the counts, and the order. Collective."""
@@ -278,7 +395,7 @@ class ChangingEdges:
         self.degrees[rows] = np.bincount(row, values, minlength=len(rows))
 
     def _shown(self, edge: Int64) -> str:
-        return f"{edge[3]} → {self._ids[edge[1] - self._first]}"
+        return f"{edge[3]} → {edge[4]}"
 
 
 def _mixed(numbers: Int64) -> Int64:
@@ -321,33 +438,43 @@ def update(
     graph: DistGraph,
     add_edges: object,
     drop_edges: object,
-    x: object,
-    y: object,
-    of_edges: Mapping[str, object],
+    add_nodes: object,
+    attributes: Mapping[str, object],
 ) -> int:
     """See :meth:`spgnn.DistGraph.update`."""
     comm = graph.comm
     comm.check_agreement("graph.update", version=graph.version)
     changing, edges = changing_edges(graph), graph.given_edges
-    rows = {"x": (x, graph.x), "y": (y, graph.y)}
+    of_vertices = {name: getattr(graph, name) for name in ("x", "y", *MASKS)} | graph.attributes
+    rows = {name: (attributes.get(name), like) for name, like in of_vertices.items()}
+    of_edges = {name: values for name, values in attributes.items() if name not in rows}
     present = {"edge_weight": torch.empty(0)} if graph.meta.weighted else {}
     present = present if edges is None else edges.attributes
     changes = comm.on_every_rank(
-        lambda: _checked(add_edges, drop_edges, of_edges, present, rows, graph.num_classes)
+        lambda: _checked(
+            add_edges, drop_edges, add_nodes, of_edges, present, rows, graph.num_classes
+        )
     )
     # A rank that has no new rows, where others have some, has none of their width.
-    updated = torch.tensor([name in changes.rows for name in rows], dtype=torch.int64)
+    updated = torch.tensor([*(name in changes.rows for name in rows), len(changes.vertices) > 0])
+    updated = updated.long()
     comm.all_reduce(updated, "max").wait()
+    new = changes.vertices[:0]
+    if updated[-1]:
+        new = graph.all_gather(torch.from_numpy(changes.vertices)).numpy()
+        changing.check_new(new)
+        _check_grows(of_vertices)
     every = {}
-    for name, (_, like) in compress(rows.items(), updated.tolist()):
-        assert isinstance(like, Tensor)
-        nothing = np.empty(0, np.int64), like[:0].detach().cpu()
-        every[name] = changes.rows.get(name, nothing)
+    for (name, like), some in zip(of_vertices.items(), updated.tolist(), strict=False):
+        if some or (len(new) and like is not None):
+            nothing = np.empty(0, np.int64), like[:0].detach().cpu()
+            every[name] = changes.rows.get(name, nothing)
     changes = replace(changes, rows=every)
     symmetric = graph.meta.directed or changing.symmetric(changes)
-    mine = changing.apply(changes)
+    mine, growth = changing.apply(changes, len(new))
     if edges is not None:
-        edges = edges.changed(mine.edges, mine.attributes)
+        index = torch.from_numpy(growth.renumbered(edges.index.numpy()))
+        edges = replace(edges, index=index).changed(mine.edges, mine.attributes)
     for name, (at, values) in mine.rows.items():
         changing.overwrite(graph, name, torch.from_numpy(at), values)
     for watcher in changing.watchers:
@@ -355,18 +482,28 @@ def update(
             watcher.features_changed(mine.rows["x"][0])
     dropped = int(changes.edges[:, 2].sum())
     meta = replace(
-        graph.meta,
+        changing.share.meta,
         edges=graph.meta.edges + comm.agree(len(changes.edges) - 2 * dropped, "sum"),
         directed=not symmetric or graph.meta.directed,
     )
     changing.share = replace(changing.share, meta=meta)
-    graph.take_changes(changing.share, edges, changing.adjacency)
+    graph.take_changes(changing.share, edges, changing.adjacency, growth.renumbered)
     return graph.version
+
+
+def _check_grows(of_vertices: Mapping[str, Tensor | CSR | None]) -> None:
+    """Refuse new vertices where a row of them cannot be put to the others."""
+    for name, values in of_vertices.items():
+        if isinstance(values, CSR):
+            raise InputError("update: a graph of sparse features takes no new vertices")
+        if values is not None and values.requires_grad:
+            raise InputError(f"update: {name} is trained, and takes no rows of new vertices")
 
 
 def _checked(
     add_edges: object,
     drop_edges: object,
+    add_nodes: object,
     of_edges: Mapping[str, object],
     present: Mapping[str, Tensor],
     rows: Mapping[str, tuple[object, Tensor | CSR | None]],
@@ -398,7 +535,10 @@ def _checked(
     for name, (given_rows, known_rows) in rows.items():
         if given_rows is not None:
             result[name] = _rows(name, given_rows, known_rows, classes)
-    return Changes(edges, attributes, result)
+    vertices = np.empty(0, np.int64)
+    if add_nodes is not None:
+        vertices = _integers("add_nodes", "[vertices]", add_nodes).reshape(-1).numpy()
+    return Changes(edges, attributes, result, vertices)
 
 
 def _tensor(data: object) -> Tensor:

@@ -69,6 +69,14 @@ class Changing:
         self.x[ids] = new
         return {"add": add, "drop": drop, "weights": weights, "ids": ids, "rows": new}
 
+    def grow(self, count: int) -> np.ndarray:
+        """New vertices, with edges to and from others and each other in the next batch."""
+        new = np.arange(self.n, self.n + count)
+        rows = self.rng.standard_normal((count, FEATURES)).astype(np.float32)
+        self.x, self.n = np.concatenate((self.x, rows)), self.n + count
+        self.y = np.append(self.y, self.rng.integers(0, CLASSES, count))
+        return new
+
     def share(self, batch: dict, rank: int, ranks: int) -> dict:
         """What a rank passes of an update: any of it."""
         mine = slice(rank, None, ranks)
@@ -230,6 +238,116 @@ def test_rows_travel_where_they_changed():
         assert counted == planned + len(widths) * (ranks - 1) * 8  # and how many rows
 
 
+class Growing(Changing):
+    """A graph whose vertices come too, and that knows more of them and of its edges."""
+
+    def __init__(self, seed: int, *, listed: bool, weighted: bool) -> None:
+        super().__init__(seed, weighted=weighted, vertices=30)
+        self.listed, self.mask = listed, self.rng.random(30) < 0.5
+        self.pos = self.rng.random((30, 3)).astype(np.float32)
+        self.of_edges = {edge: self.rng.random(2).tolist() for edge in self.weights}
+
+    def distributed(self, **options: object) -> spgnn.DistGraph:
+        if not self.listed:
+            return self.graph(train_mask=self.mask.copy(), **options)
+        Data = pytest.importorskip("torch_geometric").data.Data
+        edges = sorted(self.weights)
+        data = Data(
+            x=torch.from_numpy(self.x.copy()), y=torch.from_numpy(self.y.copy()),
+            train_mask=torch.from_numpy(self.mask.copy()), pos=torch.from_numpy(self.pos.copy()),
+            edge_index=torch.tensor(edges).T,
+            edge_attr=torch.tensor([self.of_edges[edge] for edge in edges]),
+        )  # fmt: skip
+        return spgnn.distribute(data, **options)
+
+    def step(self, rank: int, ranks: int) -> dict:
+        """An update with a few new vertices: some without edges, one in the training mask."""
+        new = self.grow(int(self.rng.integers(0, 4)))
+        marked = self.rng.random(len(new)) < 0.5
+        self.mask = np.append(self.mask, marked)
+        self.pos = np.append(self.pos, self.rng.random((len(new), 3)).astype(np.float32), 0)
+        batch = self.batch(6, 2)
+        for vertex in new[1:]:  # to and from others and each other
+            for edge in ((int(vertex), 3), (int(vertex), int(new[0])), (5, int(vertex))):
+                if edge not in self.weights:
+                    batch["add"].append(edge)
+                    batch["weights"].append(self.weight())
+                    self.weights[edge] = batch["weights"][-1]
+        self.of_edges |= {edge: self.rng.random(2).tolist() for edge in batch["add"]}
+        ids = np.setdiff1d(new, batch["ids"])
+        batch["rows"] = np.concatenate((batch["rows"], self.x[ids]))
+        batch["ids"] = np.concatenate((batch["ids"], ids))
+        given, mine = self.share(batch, rank, ranks), new[::-1][rank::ranks].copy()
+        given |= {"add_nodes": mine, "y": (mine, torch.from_numpy(self.y[mine]))}
+        marked_here = new[marked][rank::ranks]
+        given["train_mask"] = marked_here, torch.ones(len(marked_here), dtype=torch.bool)
+        if self.listed:
+            added = [self.of_edges[edge] for edge in batch["add"][rank::ranks]]
+            given["pos"] = mine, torch.from_numpy(self.pos[mine])
+            given["edge_attr"] = torch.tensor(added).reshape(-1, 2)
+        return given
+
+
+def check_growth(rank: int, ranks: int, seed: int, **options: object) -> None:
+    """After each update everything is that of the new graph, distributed with the same owners."""
+    ours = Growing(seed, listed=bool(seed % 2), weighted=seed % 4 == 2)
+    graph, c = ours.distributed(partition="random", **options), options.get("c", 1)
+    names = ("gcn", "sage-project", *(("gat",) if "algo" not in options else ()))
+    kinds = {name: trained_like(name) for name in names}
+    served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
+    before, ones = graph.A, torch.ones(graph.own_rows, 1)
+    degrees, old, has_halo = before @ ones, graph.x, c == 1 and "cover" not in options
+    for _ in range(3):
+        graph.update(**ours.step(rank, ranks))
+        ids = graph.all_gather(graph.vertex_ids)
+        owners = graph.all_gather(torch.full((graph.own_rows,), rank))[ids.argsort()]
+        new = ours.distributed(partition=(owners // c).numpy(), **options)
+        assert graph.meta == new.meta
+        rows, theirs = (
+            {name: g[name] for name in new.keys() if "edge" not in name}  # noqa: SIM118
+            | {f"matrix {kind}": g.matrix(kind) @ g.x for kind in ("none", "sym")}
+            for g in (graph, new)
+        )
+        for name, value in rows.items():
+            mine, other = graph.gather(value), new.gather(theirs[name])
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5, msg=f"{seed} {name}")
+        scattered = graph.scatter(torch.from_numpy(ours.x) if rank == 0 else None)
+        assert torch.equal(scattered, graph.x)
+        if has_halo:  # the same rows in the same places
+            pairs = [(graph.vertex_ids, new.vertex_ids)]
+            for name in ("indptr", "indices", "values"):
+                pairs.append([getattr(g.share.adjacency, name) for g in (graph, new)])
+            mine, other = (
+                {"edges": g.local_edge_index.T} | g.edge_attributes for g in (graph, new)
+            )
+            # Of a list of edges, new ones come after the others of their target.
+            a, b = (torch.from_numpy(np.lexsort(e["edges"].numpy().T)) for e in (mine, other))
+            pairs += [(mine[name][a], other[name][b]) for name in other]
+            assert all(a is b or torch.equal(a, b) for a, b in pairs)
+        for name, model in kinds.items():
+            kept = graph.gather(spgnn.infer(model, graph, since=served[name]))
+            whole = new.gather(spgnn.infer(model, new))
+            torch.testing.assert_close(kept, whole, rtol=1e-5, atol=1e-5, msg=name)
+    assert torch.equal(before @ ones, degrees)
+    assert len(old) == len(ones)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_new_vertices_are_as_if_they_had_been_there(ranks):
+    """With edges to and from them in the same update; P = 4 with replicas and by rows as well."""
+
+    def body(rank: int) -> None:
+        for seed in range(4 if ranks < 4 else 2):
+            check_growth(rank, ranks, seed)
+        if ranks == 4:
+            check_growth(rank, ranks, 6, algo="1.5d", c=2)
+            check_growth(rank, ranks, 8, cover="minimum")
+            check_growth(rank, ranks, 4, algo="feature", c=2)
+
+    run_ranks(body, ranks)
+
+
+NEW = {"add_nodes": [60], "x": ([60], torch.zeros(1, 7)), "y": ([60], torch.tensor([0]))}
 BAD = [
     ({"add_edges": [[1], [11]]}, {"add_edges": [[1], [11]]}, "edge 1 → 11 is given twice"),
     ({"add_edges": [[1], [11]]}, {"drop_edges": [[1], [11]]}, "edge 1 → 11 is added and dropped"),
@@ -252,6 +370,14 @@ BAD = [
     ({"x": torch.zeros(1, 7)}, {}, "x must be (ids, rows), got float32 [1, 7]"),
     ({"x": ([1, 1], torch.zeros(2, 7))}, {}, "x of vertex 1 is given"),
     ({"y": ([1], torch.tensor([4]))}, {}, "y is 4, the graph has 4 classes"),
+    ({"add_nodes": [61]}, {}, "new vertices are called 60 to 60, each once, got 61"),
+    ({"add_nodes": [60]}, {"add_nodes": [60]}, "called 60 to 61, each once, got 60"),
+    ({"add_nodes": [60]}, {}, "x of the new vertex 60 is missing"),
+    ({"add_nodes": [60]}, {"add_edges": [[61], [0]]}, "vertex 61 is outside [0, 61)"),
+    (NEW, {"drop_edges": [[60], [0]]}, "edge 60 → 0 is not there to be dropped"),
+    (NEW, {"drop_edges": [[0], [60]]}, "edge 0 → 60 is not there to be dropped"),
+    (NEW | {"add_edges": [[60], [60]]}, {"add_edges": [[60], [60]]}, "60 → 60 is given twice"),
+    (NEW, {"x": ([60], torch.zeros(1, 7))}, "x of vertex 60 is given twice"),
 ]
 
 
