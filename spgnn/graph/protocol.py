@@ -21,7 +21,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention, EdgeDropout, attend
 from spgnn.attention.scores import head_scores
-from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
+from spgnn.autograd import Linear, Operands, all_reduced, autocast, product, product_beside_itself
 from spgnn.comm import Communicator
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.errors import InputError
@@ -327,6 +327,10 @@ class Graph(ABC):
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance of each column over the rows of all ranks. Collective."""
         return moments(x, None, self.comm)
+
+    def total(self, own: Tensor) -> Tensor:
+        """The sum over all ranks of a rank's own sum. Collective; differentiable at every order."""
+        return own if self.comm is None else all_reduced(own, self.comm)
 
     def _combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
         """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""

@@ -40,6 +40,7 @@ from .models import GIN as GIN
 from .models import GINE as GINE
 from .models import GATv2 as GATv2
 from .models import GraphSAGE as GraphSAGE
+from .models import KeyedModel as KeyedModel
 from .models import Stack as Stack
 from .norm import BatchNorm as BatchNorm
 from .norm import GraphNorm as GraphNorm
@@ -48,9 +49,12 @@ from .norm import Norm as Norm
 from .norm import PairNorm as PairNorm
 from .norm import Stage as Stage
 from .norm import flatten_stages as flatten_stages
+from .norm import norm_of as norm_of
 from .norm import run_stages as run_stages
 from .norm import run_until as run_until
+from .norm import stages_between as stages_between
 from .rowwise import DropoutKeys as DropoutKeys
+from .rowwise import activation_of as activation_of
 from .rowwise import dropout as dropout
 from .rowwise import dtype_of as dtype_of
 from .rowwise import keys_on as keys_on

@@ -74,7 +74,42 @@ class JumpingKnowledge(nn.Module):
         return (x * share.unsqueeze(-1)).sum(dim=1)
 
 
-class Stack(nn.Module):
+class KeyedModel(nn.Module):
+    """A model that drops by its seed and the number of the call, where that is given no keys."""
+
+    takes_keys = True  # it is called with x, the graph and keys
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed, self._calls, self._replayed = seed, 0, 0
+
+    def keys_of_call(self, keys: DropoutKeys | None, graph: Graph) -> DropoutKeys | None:
+        """The keys of this call; none outside training."""
+        if keys is not None or not self.training:
+            return keys if self.training else None
+        if graph.vertex_ids is None:
+            raise InputError(
+                "dropout is a function of the vertex, and a matrix does not know its vertices: "
+                "give keys=DropoutKeys(vertex_ids, seed, epoch), or a graph with vertex_ids; "
+                "model.eval() drops nothing"
+            )
+        return DropoutKeys(graph.vertex_ids, self.seed, self._call())
+
+    def _call(self) -> int:
+        """The number of this call; a recomputation in backward has that of the first time."""
+        if not in_backward():
+            self._calls += 1
+        elif self._calls - self._replayed > 1:
+            raise InputError(
+                "a checkpointed model that is called several times a step needs keys: give "
+                "keys=DropoutKeys(vertex_ids, seed, epoch)"
+            )
+        else:
+            self._replayed = self._calls
+        return self._calls - 1
+
+
+class Stack(KeyedModel):
     """Layers with norms, activations, dropout and skip connections between them.
 
     Arguments, their order and the names of parameters are those of PyG's ``BasicGNN``, so either
@@ -149,7 +184,7 @@ class Stack(nn.Module):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(seed)
         self.dropout = check_number("dropout", dropout, 0, 1)
         self.input_dropout = input_dropout
         self.act = activation_of(act, act_kwargs or {})
@@ -176,7 +211,7 @@ class Stack(nn.Module):
         self.residuals = nn.ModuleList(
             [Linear(f_in, f_out) for f_in, f_out in pairwise(widths)] if residual else []
         )
-        self.seed, self._drawn, self._calls, self._replayed = seed, False, 0, 0
+        self._drawn = False
         self._draw()
 
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
@@ -393,30 +428,7 @@ class Stack(nn.Module):
         drops = self.dropout or any(
             getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0) for c in self.convs
         )
-        if not self.training or not drops:
-            return None
-        if keys is not None:
-            return keys
-        if graph.vertex_ids is None:
-            raise InputError(
-                "dropout is a function of the vertex, and a matrix does not know its vertices: "
-                "give keys=DropoutKeys(vertex_ids, seed, epoch), or a graph with vertex_ids; "
-                "model.eval() drops nothing"
-            )
-        return DropoutKeys(graph.vertex_ids, self.seed, self._call())
-
-    def _call(self) -> int:
-        """The number of this call; a recomputation in backward has that of the first time."""
-        if not in_backward():
-            self._calls += 1
-        elif self._calls - self._replayed > 1:
-            raise InputError(
-                "a checkpointed model that is called several times a step needs keys: give "
-                "keys=DropoutKeys(vertex_ids, seed, epoch)"
-            )
-        else:
-            self._replayed = self._calls
-        return self._calls - 1
+        return self.keys_of_call(keys, graph) if drops else None
 
 
 def _keys_of_rows(keys: DropoutKeys | None, on: Graph) -> DropoutKeys | None:

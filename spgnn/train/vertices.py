@@ -18,7 +18,7 @@ from spgnn.frontend.from_config import masks_of
 from spgnn.graph import DistGraph, DistributedGraph, DistVertices
 from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
-from spgnn.nn import DropoutKeys, Stack, takes_graph
+from spgnn.nn import DropoutKeys, takes_graph
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
@@ -423,7 +423,7 @@ class GivenModel(Task):
         graph, model = self.graph, self.model
         if self._forward is not None:
             result = self._forward(model, graph)
-        elif isinstance(model, Stack) and isinstance(graph, DistGraph):
+        elif getattr(model, "takes_keys", False) and isinstance(graph, DistGraph):
             keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
             result = model(graph.x, graph, keys if model.training else None)
         else:

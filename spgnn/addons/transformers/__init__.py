@@ -1,0 +1,10 @@
+"""Models in which every vertex attends to all: SGFormer, Polynormer, GPS."""
+
+import lazy_loader
+
+from spgnn.registry import LAYERS
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+for _name in ("GPSConv", "Polynormer", "SGFormer"):
+    LAYERS.add(_name, f"spgnn.addons.transformers.models:{_name}")

@@ -1,0 +1,3 @@
+from .models import GPSConv as GPSConv
+from .models import Polynormer as Polynormer
+from .models import SGFormer as SGFormer
