@@ -212,10 +212,10 @@ def dropped(graph: Any) -> list[Tensor]:
 
 
 def trained(graph: Any) -> list[Any]:
-    """Losses of a Trainer, and what `infer` returns then."""
+    """Losses of a Trainer, and what `infer` returns then; the last model drops."""
     histories = []
-    for name in TRAINED:
-        net = model(name, ours)
+    for name, dropout in (*((name, 0.0) for name in TRAINED), ("sg", 0.4)):
+        net = model(name, ours, dropout)
         trainer = spgnn.Trainer(net, graph, optimizer="sgd", lr=0.1, dtype="float64")
         losses = [epoch["loss"] for epoch in trainer.fit(epochs=EPOCHS)]
         histories.append((losses, whole(spgnn.infer(net, graph), graph)))
@@ -313,8 +313,11 @@ def test_linear_attention_moves_as_many_numbers_as_its_sums_have(results):
 
 def test_dropout_is_the_same_on_any_number_of_ranks(results, alone):
     plain = [step(model(name, ours), distributed(record()))[-2] for name in DROPPED]
+    losses, _ = alone["trained"][-1]
+    assert losses != alone["trained"][0][0]
     for result in results:
         check(result["dropped"], alone["dropped"])
+        assert result["trained"][-1][0] == pytest.approx(losses, rel=1e-10)
     for number, name in enumerate(DROPPED):
         first, second = alone["dropped"][2 * number : 2 * number + 2]
         assert not torch.allclose(first, second), name
