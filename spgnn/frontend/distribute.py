@@ -237,6 +237,7 @@ def distribute(
     products = None
     if cover == "auto" and lossy.exact and plan is None and comm.size > 1:
         products = algorithm.for_products
+    more["path"] = os.fspath(data) if kind == "name" and comm.rank == 0 else None
     graph = DistGraph(share, comm, how.algorithm, products=products, codecs=codecs, **more)
     if model is not None:
         graph.synchronise(model)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -72,6 +74,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         repeated: bool = False,
         codecs: GraphCodecs | None = None,
         links: Sequence[Pairs] = (),
+        path: str | None = None,
     ) -> None:
         self.links = links
         self._share = share
@@ -100,6 +103,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
         self.version = 0
+        self._path = path
         self._adjacency: Callable[[], CSR] | None = None  # where it has changed
         self.device = torch.device("cpu")
         # Of floating features and weights, if one is asked for.
@@ -128,6 +132,13 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
                     "for each vertex or each edge"
                 )
         raise AttributeError(f"'DistGraph' object has no attribute '{name}'")
+
+    @cached_property
+    def vertex_names(self) -> npt.NDArray[np.str_] | None:
+        """Ids of own vertices, where the source's are strings. Collective when first used."""
+        names: npt.NDArray[np.str_] | None
+        names = GRAPH_METHODS.need("vertex_names", "graph.vertex_names", "io")(self, self._path)
+        return names
 
     def keys(self) -> list[str]:
         """Names of what the data says of vertices, edges and the whole graph."""

@@ -2,7 +2,7 @@
 
 import lazy_loader
 
-from spgnn.registry import COMMANDS, DOWNLOADS, OPENERS, READERS, WRITERS
+from spgnn.registry import COMMANDS, DOWNLOADS, GRAPH_METHODS, OPENERS, READERS, WRITERS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
@@ -13,6 +13,7 @@ for _suffix in (".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"):
 for _suffix in (".parquet", ".pq", ".arrow", ".feather", ".ipc"):
     READERS.add(_suffix, "spgnn.addons.io.parquet:TabularEdges")
 WRITERS.add(".parquet", "spgnn.addons.io.parquet:TableWriter")
+GRAPH_METHODS.add("vertex_names", "spgnn.addons.io.parquet:vertex_names")
 OPENERS.add("through disk", "spgnn.addons.io.through_disk:open_through_disk")
 COMMANDS.add("download", "spgnn.addons.io.downloads:DOWNLOAD")
 for _name in ("cora", "citeseer", "pubmed"):

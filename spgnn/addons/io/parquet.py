@@ -56,6 +56,8 @@ from spgnn.sparse import EXACT, exact_in_float32
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from spgnn.graph import DistGraph
+
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _LOGGER = logging.getLogger(__name__)
@@ -537,6 +539,23 @@ def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
     if names_of_several(os.fspath(name_or_path)) or not is_tabular(name_or_path):
         return None  # graphs that are joined have numbers of their own
     return TabularEdges(Path(name_or_path)).ids()
+
+
+def vertex_names(graph: DistGraph, path: str | None) -> npt.NDArray[np.str_] | None:
+    """The ids of own vertices, if those of the source, which rank 0 reads, are strings."""
+
+    def texts() -> Tensor | None:
+        ids = None if path is None else source_ids(path)
+        if ids is None:
+            return None
+        names = ids.cast("large_string").to_numpy().astype(str)
+        return torch.from_numpy(np.char.encode(names, "utf-8").view(np.uint8)).view(len(names), -1)
+
+    every = graph.comm.on_rank_zero(texts)
+    if not graph.comm.from_rank_zero(lambda: every is not None):
+        return None
+    own = graph.scatter(every).cpu().numpy()
+    return np.char.decode(own.view(f"S{own.shape[1]}")[:, 0], "utf-8")
 
 
 # Pairs of two sides -----------------------------------------------------------------------------

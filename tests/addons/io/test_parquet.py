@@ -18,7 +18,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from spgnn import InputError
+from spgnn import InputError, distribute
 from spgnn.__main__ import main
 from spgnn.addons.io import columns
 from spgnn.addons.io.parquet import is_tabular, read_pairs
@@ -567,3 +567,31 @@ def test_predictions_have_the_ids_of_the_data(tmp_path, ids):
     with np.load(tmp_path / "out.npz") as file:
         scores = np.array(table["scores"].to_pylist())
         np.testing.assert_allclose(scores, file["scores"][order], rtol=1e-4, atol=1e-5)
+
+
+def own_names(rank, paths):
+    graphs = [distribute(path, partition="random") for path in paths]
+    return [
+        (graph.vertex_ids.tolist(), None if graph.vertex_names is None else [*graph.vertex_names])
+        for graph in graphs
+    ]
+
+
+def test_own_vertices_have_the_names_of_the_source(tmp_path):
+    """Of a table of vertices, of edges alone in rising order, of parts; integers have none."""
+    rng, names = np.random.default_rng(0), ["née", "b", "Zoë Ångström", "a", "cc", "e", "ddd"]
+    ends = {end: rng.permutation(7) for end in ("source", "target")}
+    texts = {end: [names[i] for i in places] for end, places in ends.items()}
+    paths = [tmp_path / name for name in ("folder", "edges.parquet", "cut", "numbers.parquet")]
+    paths[0].mkdir()
+    pq.write_table(pa.table(texts), paths[0] / "edges.parquet")
+    pq.write_table(pa.table({"id": names}), paths[0] / "vertices.parquet")
+    pq.write_table(pa.table(texts), paths[1])
+    pq.write_table(pa.table(ends), paths[3])
+    assert main(["shard", str(paths[0]), "--parts", "2", "--output", str(paths[2])]) == 0
+    results = run_ranks(own_names, 2, [*map(str, paths)])
+    for number, source in enumerate((names, sorted(names), names, None)):
+        for of_rank in results:
+            ids, own = of_rank[number]
+            assert len(ids) in (3, 4)
+            assert own == (None if source is None else [source[i] for i in ids])
