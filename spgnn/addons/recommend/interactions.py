@@ -25,7 +25,6 @@ from spgnn.sparse import CSR
 Split = Literal["auto", "random", "temporal"]
 _LOGGER = logging.getLogger(__name__)
 _MADE_UP = re.compile(r"interactions-([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,10})")
-_SIDES = ("user", "item")
 _SUFFIXES = (".txt", ".csv", ".tsv", ".dat", ".parquet", ".arrow")
 
 
@@ -55,14 +54,9 @@ class Interactions:
     def shape(self) -> tuple[int, int]:
         return int(self.train.shape[0]), int(self.train.shape[1])
 
-    def names(self) -> dict[str, Array]:
-        """The side and the id of each vertex of the graph, users first; texts if any id is one."""
-        sides = self.sides()
-        return {"side": np.repeat([*sides], self.shape), "id": np.concatenate([*sides.values()])}
-
     def sides(self) -> dict[str, Array]:
         """The ids of users and of items."""
-        named = zip(_SIDES, self.shape, (self.users, self.items), strict=True)
+        named = zip(("user", "item"), self.shape, (self.users, self.items), strict=True)
         return {side: np.arange(n) if own is None else own for side, n, own in named}
 
     def graph(self) -> Graph:

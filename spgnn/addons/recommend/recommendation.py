@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -39,7 +40,6 @@ class PairTask(Task):
         self.update = RowUpdate(config.training.optimizer)
         self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         self.partition_report: dict[str, Any] | None = None
-        self._names: dict[str, Array] = {}
         self._sides: dict[str, Array] = {}
         self.split = "files"
 
@@ -79,9 +79,7 @@ class PairTask(Task):
         self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids
         share, items = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
         self.share = share
-        if config.job.predictions is not None and comm.rank == 0:
-            self._names = read().names()
-        if config.job.top_k is not None and comm.rank == 0:
+        if comm.rank == 0 and (config.job.predictions or config.job.top_k):
             self._sides = read().sides()
         return rows, items
 
@@ -100,7 +98,11 @@ class PairTask(Task):
 
     def predictions(self) -> Predictions:
         """The embedding of every user, and then of every item, with their ids. Collective."""
-        return Predictions(self.vertex_ids, {"embedding": self.outputs()}, columns=self._names)
+        columns, sides = dict[str, Array](), self._sides
+        if sides:  # texts if any id is one
+            columns["side"] = np.repeat([*sides], [*map(len, sides.values())])
+            columns["id"] = np.concatenate([*sides.values()])
+        return Predictions(self.vertex_ids, {"embedding": self.outputs()}, columns=columns)
 
     @abstractmethod
     def best(self, users: Tensor) -> tuple[Tensor, Tensor]:

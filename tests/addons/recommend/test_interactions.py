@@ -54,11 +54,8 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     data = open_interactions(str(tmp_path / "a.parquet"), least_rating=2)
     assert listed(data) == {("u0", 1), ("u2", 0), ("u2", 3), ("u3", 2)}
-    names = data.names()
-    assert list(zip(names["side"], names["id"], strict=True)) == [
-        *(("user", name) for name in ("u0", "u2", "u3")),
-        *(("item", str(i)) for i in range(4)),
-    ]
+    names = {side: ids.tolist() for side, ids in data.sides().items()}
+    assert names == {"user": ["u0", "u2", "u3"], "item": [0, 1, 2, 3]}
 
 
 def test_repeated_interactions_count_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
