@@ -297,10 +297,10 @@ class Communicator(ABC):
         Blocks may differ in size and be empty; `parts` and `sizes` are read on the root only.
         """
         sends = self.rank == root
+        _check_contiguous(mine, *((parts,) if sends else ()))
         receives = [len(mine) if rank == root else 0 for rank in range(self.size)]
-        largest = self.agree(
-            max(sizes, default=0) if sends else 0
-        )  # so that all make as many rounds
+        # All make as many rounds.
+        largest = self.agree(max(sizes, default=0) if sends else 0)
         counts = RowCounts(sizes if sends else [0] * self.size, receives, largest)
         self.alltoallv(parts if sends else mine[:0], mine, counts).wait()
 

@@ -230,7 +230,8 @@ class Stack(KeyedModel):
     def takes(cls) -> set[str]:
         """The options of the layers, by the signatures of `init_conv` and of their classes."""
         makers = [vars(kind).get("init_conv") for kind in cls.__mro__]
-        makers += [vars(kind).get("__init__") for kind in cls.convolution.__mro__]
+        layers = cls.convolution.__mro__
+        makers += [vars(kind).get("__init__") for kind in layers[: layers.index(Convolution)]]
         return {name for maker in makers if maker for name in signature(maker).parameters}
 
     @classmethod

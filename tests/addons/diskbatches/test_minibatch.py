@@ -413,7 +413,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
     ({"heads": 4}, "--heads 4 needs --model gat, gatv2 or gat-relu-first, not sage"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
-    ({"model": "gcn", "aggregate": "max"}, "aggr='max' is not supported"),
+    ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
     ({"model": "gine"}, "--model gine: choose one of gcn, sage, gin, gat, gatv2"),
     ({"distributed": "exact", "fixed": True}, "fixed needs --distributed none, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
