@@ -177,7 +177,7 @@ class Embeddings:
             check_replicated(model, comm)
             self._begin()
             self._parameters, self._cast = [t.detach().clone() for t in state], cast
-        weights = self._edges.sources.weights
+        self._convolutions, weights = model.convolutions, self._edges.sources.weights
         self._on = _Rows(None if weights is None else torch.from_numpy(weights))
         H: Features | None = self.graph.x
         assert H is not None
@@ -212,7 +212,7 @@ class Embeddings:
 
     def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:
         """Run a layer on what changed of its input H; the rows of its result that did."""
-        layer, state, edges = self.model.convolutions[number], self._layers[number], self._edges
+        layer, state, edges = self._convolutions[number], self._layers[number], self._edges
         inputs = np.union1d(changed, structure) if state.scaled else changed
         at = torch.from_numpy(inputs).to(self.graph.device)
         some = _rows_of(H, at)
@@ -262,7 +262,7 @@ class Embeddings:
 
     def _computed(self, number: int, request: Aggregation, H: Features, reached: Int64) -> Int64:
         """Compute rows of a layer's result; those that are others than before."""
-        layer, state, model = self.model.convolutions[number], self._layers[number], self.model
+        layer, state, model = self._convolutions[number], self._layers[number], self.model
         at = torch.from_numpy(reached).to(self.graph.device)
         Z = self._reduced(request, state, reached, at)
         # Where own rows are part of the sum already, nobody looks at them again.

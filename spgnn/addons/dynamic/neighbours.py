@@ -95,9 +95,12 @@ class Neighbours:
 
     def _make_room(self, rows: Int64, needed: Int64) -> None:
         """Move rows without room for so many entries to the end, where they get twice that."""
+        full = needed > self._room[rows]
+        if not full.any():
+            return
         if self._end + 2 * int(needed.sum()) > len(self.columns):
             self._pack(2 * int(needed.sum()))
-        full = needed > self._room[rows]
+            full = needed > self._room[rows]
         rows, rooms = rows[full], 2 * needed[full]
         starts = self._end + np.cumsum(rooms) - rooms
         indptr, columns, weights = self.take(rows)

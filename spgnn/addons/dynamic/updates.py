@@ -318,6 +318,8 @@ class ChangingEdges:
 
     def _subscribe(self, slots: Int64) -> Int64:
         """Tell owners of remote columns who has them, and who no longer. Collective."""
+        if self._comm.size == 1:
+            return np.empty((2, 0), np.int64)
         needed = self.targets.lengths[self.own_rows + slots] > 0
         slots = slots[needed != self._subscribed[slots]]
         begins = ~self._subscribed[slots]
@@ -378,6 +380,9 @@ class ChangingEdges:
 
     def _routed(self, ranks: Int64, *arrays: Int64) -> tuple[list[Int64], RowCounts, Int64]:
         """Rows of arrays to these ranks: what arrives, the counts, and the order. Collective."""
+        if self._comm.size == 1:
+            count = np.array([len(ranks)])
+            return list(arrays), RowCounts(count, count, len(ranks)), np.arange(len(ranks))
         order = np.argsort(ranks, kind="stable")
         counts = self._comm.exchange_counts(np.bincount(ranks, minlength=self._comm.size).tolist())
         arrived = [
