@@ -466,7 +466,7 @@ class Training(Record):
     ] = 1
     eval_every: Annotated[int, rare("evaluate each N-th epoch", "N", low=1)] = 1
     patience: Annotated[
-        int, rare("stop once the validation loss exceeds the mean of the N before it; 0: never")
+        int, rare("early stopping, once the validation loss exceeds the mean of N before; 0: never")
     ] = 0
     checkpoint: Annotated[str | None, flag("keep weights and history there", "DIR")] = None
     checkpoint_every: Annotated[int, key("epochs", "N", low=1)] = 10

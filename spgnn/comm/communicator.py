@@ -121,6 +121,11 @@ class Communicator(ABC):
         return self.job.ledger
 
     @property
+    def is_main(self) -> bool:
+        """True on rank 0, which prints and logs."""
+        return self.rank == 0
+
+    @property
     def device(self) -> torch.device:
         """The device for this rank's tensors."""
         return self.job.device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from inspect import Parameter, signature
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +53,8 @@ def infer(
     Parameters
     ----------
     model : Module
-        The same on all ranks; called as ``model(x, graph)``.
+        The same on all ranks; called as ``model(x, graph)``, or ``model(x, graph.edge_index)`` if
+        an argument of it is called ``edge_index``, as of PyG's models.
     graph : DistGraph, HeteroDistGraph or DistMatrix
         Of several vertex types, the model is called with ``graph.x_dict`` and, if it has no layer
         of ours, ``graph.edge_index_dict``.
@@ -60,7 +62,7 @@ def infer(
         By default the graph's features.
     layer : int, optional
         Return what this layer hands to the next one, after norm and activation: embeddings. By
-        default, and for the last one, what the model returns. Other layers are asked of a `Stack`.
+        default, and for the last one, what the model returns. Layers are ``model.convs``.
     since : Embeddings, optional
         Of this model and graph: those rows alone are computed that updates of the graph reached
         since, in place. Return its ``outputs``.
@@ -87,12 +89,19 @@ def infer(
         since.update()
         return since.outputs
     features = comm.on_every_rank(lambda: _checked(model, graph, x, layer))
-    check_replicated(model, comm)
     with evaluating(model), torch.no_grad(), default_device(comm.device):
-        if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
-            outputs = model(features, graph)
+        check_replicated(model, comm)
+        inner = _unwrapped(model)
+        structure: Any = graph
+        if isinstance(graph, DistGraph) and not takes_graph(inner):
+            by_edges = any(one.name == "edge_index" for one in _arguments(inner))
+            structure = graph.edge_index if by_edges else graph
+        if layer is None or layer == len(cast(nn.ModuleList, inner.convs)):
+            outputs = model(features, structure)
+        elif isinstance(inner, Stack):
+            outputs = _before(inner, layer, features, graph)
         else:
-            outputs = _before(model, layer, features, graph)
+            outputs = _input_of(inner, layer, features, structure)
     return _of_own_rows(plain(outputs), graph.own_rows, comm)
 
 
@@ -121,24 +130,60 @@ def _of_types(model: Any, graph: DistributedGraph, refused: list[str]) -> Any:
             raise InputError(f"infer: {refused[0]}= is for graphs of one vertex type")
 
     graph.comm.on_every_rank(check)
-    check_replicated(model, graph.comm)
     with evaluating(model), torch.no_grad():
+        check_replicated(model, graph.comm)
         return plain(model(*graph.model_inputs(takes_graph(model))))
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:
     if not isinstance(model, nn.Module):
         raise InputError(f"infer: the model must be a torch.nn.Module, got {type(model).__name__}")
-    if layer is not None and not isinstance(model, Stack):
-        raise InputError(
-            f"infer: layer={layer} needs a model of spgnn.nn; {type(model).__name__} is none"
-        )
-    if layer is not None and isinstance(model, Stack):
-        check_integer("layer", layer, 1, len(model.convs))
+    if layer is not None:
+        convs = getattr(_unwrapped(model), "convs", None)
+        if not isinstance(convs, nn.ModuleList):
+            raise InputError(
+                f"infer: layer={layer} needs a model with a ModuleList of layers called convs; "
+                f"{type(model).__name__} has none"
+            )
+        check_integer("layer", layer, 1, len(convs))
     features = x if x is not None or isinstance(graph, DistMatrix) else graph.x
     if features is None:
         raise InputError("infer: the graph has no features; give x")
     return features
+
+
+def _arguments(model: nn.Module) -> list[Parameter]:
+    try:
+        return list(signature(model.forward).parameters.values())
+    except ValueError:  # TorchScript's have none
+        return []
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module in DistributedDataParallel and AveragedModel, which take ``*args``."""
+    inner = getattr(model, "module", None)
+    passes_on = any(one.kind is one.VAR_POSITIONAL for one in _arguments(model))
+    return _unwrapped(inner) if passes_on and isinstance(inner, nn.Module) else model
+
+
+class _Arrived(Exception):
+    """A model has come to a layer, with these arguments."""
+
+
+def _input_of(model: nn.Module, layer: int, features: Features, edges: Any) -> Any:
+    """The rows that a layer of a module of others is called with; nothing after it is computed."""
+
+    def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
+        raise _Arrived(*args)
+
+    hook = cast(nn.ModuleList, model.convs)[layer].register_forward_pre_hook(stop)
+    try:
+        model(features, edges)
+    except _Arrived as arrived:
+        return arrived.args[0]
+    finally:
+        hook.remove()
+    raise InputError(f"infer: {type(model).__name__} does not call convs[{layer}]")
 
 
 def _before(model: Stack, layer: int, features: Features, graph: Any) -> Tensor:

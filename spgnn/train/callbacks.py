@@ -18,10 +18,11 @@ from spgnn.files import atomic_file, check_writable
 Record = Mapping[str, Any]
 """An epoch: its number, loss, learning rate and seconds, and the scores where it was evaluated."""
 
-Callback = Callable[[Record], None]
+Callback = Callable[[Record], object]
 """``on_epoch(record)``: called after each epoch on rank 0 alone, so it must not be collective.
 
-Whatever it raises ends the run on all ranks, with its message.
+If it returns ``True``, this was the last epoch; whatever it raises ends the run on all ranks, with
+its message.
 """
 
 CSV_FILE = "history.csv"

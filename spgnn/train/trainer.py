@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import partial
 from inspect import signature
 from statistics import fmean
@@ -30,13 +31,20 @@ from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.task import Scores, Task
-from spgnn.train.vertices import GivenModel
+from spgnn.train.vertices import GivenModel, Metric
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": partial(without_compiler(torch.optim.Adam), fused=True),
     "adamw": partial(without_compiler(torch.optim.AdamW), fused=True),
     "sgd": partial(without_compiler(torch.optim.SGD), fused=True),
+}
+# Arguments of Trainer that are no options, by words of other trainers.
+_ARGUMENTS = {
+    "loss": "criterion",
+    "forward": "autocast, amp, precision",
+    "metrics": "scores",
+    "callbacks": "loggers and schedulers",
 }
 _LOSSES = next(option.choices for option in options_of(Aim) if option.name == "loss")
 
@@ -72,11 +80,16 @@ class Trainer:
         that is set; or a function of the parameters that returns an optimiser.
     forward : callable, optional
         ``forward(model, graph)`` to what the model returns, if it is called otherwise.
+    metrics : sequence of str or callable
+        Further scores: names of ``--metric``, and functions of (outputs, y), as the loss takes
+        them, or objects of torchmetrics. These are called on rank 0 with all vertices of a mask
+        that have a label, return a number, and are named as their function or class.
     options : Training, optional
         Instead of `settings`.
     callbacks : sequence of callable
         ``on_epoch(record)``; those of rank 0 are called, whatever the others are given. What they
-        set of the optimiser, as schedulers of torch do, is set on all ranks.
+        set of the optimiser, as schedulers of torch do, is set on all ranks; one that returns
+        ``True`` ends training.
     **settings
         Of :class:`spgnn.config.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
         ``patience``, ``eval_every``, ``checkpoint`` with ``checkpoint_every`` and ``resume``,
@@ -110,6 +123,7 @@ class Trainer:
         loss: str | LossFunction = "auto",
         optimizer: str | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
+        metrics: Sequence[Metric] = (),
         options: Training | None = None,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
@@ -144,13 +158,20 @@ class Trainer:
                 )
             seed, decay = options.seed, options.weight_decay
             self.task: Task = GivenModel(
-                model, graph, loss, target=target, forward=forward, seed=seed, weight_decay=decay
+                model,
+                graph,
+                loss,
+                target=target,
+                forward=forward,
+                metrics=metrics,
+                seed=seed,
+                weight_decay=decay,
             )
         else:
-            if (graph, target, loss, forward) != (None, None, "auto", None):
+            if (graph, target, loss, forward, *metrics) != (None, None, "auto", None):
                 raise InputError(
-                    f"Trainer({type(model).__name__}): a Task takes no graph, target, loss or "
-                    "forward, it has its own"
+                    f"Trainer({type(model).__name__}): a Task takes no graph, target, loss, "
+                    "forward or metrics, it has its own"
                 )
             self.task = model
         self.comm = self.task.comm
@@ -191,7 +212,7 @@ class Trainer:
         self.freed: FreedMemory | None = None
         self.steps_per_epoch = self.task.steps or 1
         self._steps_agree = True  # all ranks take all of them
-        self._callbacks, self._has_callbacks = callbacks, False
+        self._callbacks, self._has_callbacks, self._ends = callbacks, False, False
 
     def fit(self, epochs: int | None = None, **unknown_settings: Any) -> list[dict[str, Any]]:
         """Train until `epochs` are in the history, by default those of the options. Collective.
@@ -225,7 +246,7 @@ class Trainer:
             checkpoint.check_state(self.task.model, self.optimizer, self.comm)
         if options.resume and not self.history:
             self._resume()
-        self._has_callbacks = self.comm.agree(len(self._callbacks)) > 0
+        self._has_callbacks, self._ends = self.comm.agree(len(self._callbacks)) > 0, False
         self.optimizer.zero_grad()  # of a backward of the user's own
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             self.task.progress = bar
@@ -323,11 +344,11 @@ class Trainer:
             return
         before = _numbers_of(self.optimizer)
 
-        def call() -> list[dict[str, Any]]:
-            trouble = ""
+        def call() -> tuple[bool, list[dict[str, Any]]]:
+            trouble, ends = "", False
             for callback in self._callbacks:
                 try:
-                    callback(record)
+                    ends = callback(record) is True or ends
                 except Exception as error:
                     message = str(error) or type(error).__name__
                     name = getattr(callback, "__name__", type(callback).__name__)
@@ -338,12 +359,11 @@ class Trainer:
                 trouble = "a callback sets the optimizer's lr, which lr_schedule and warmup set"
             if trouble:
                 raise InputError(trouble)
-            return after if after != before else []
+            return ends, after if after != before else []
 
         try:
-            for group, numbers in zip(
-                self.optimizer.param_groups, self.comm.from_rank_zero(call), strict=False
-            ):
+            self._ends, changed = self.comm.from_rank_zero(call)
+            for group, numbers in zip(self.optimizer.param_groups, changed, strict=False):
                 for name, number in numbers.items():
                     if isinstance(group.get(name), Tensor):
                         group[name].fill_(number)
@@ -355,7 +375,7 @@ class Trainer:
     def _is_done(self) -> bool:
         """True if nothing is left to do: of a resumed run too, which goes on as a straight one."""
         done = len(self.history) >= self.options.epochs
-        return done or self.failure is not None or self._should_stop()
+        return done or self.failure is not None or self._ends or self._should_stop()
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         options = self.options
@@ -418,10 +438,11 @@ class Trainer:
 
 def _check_settings(settings: Mapping[str, Any], options: Training | None) -> None:
     """Refuse settings that no option has, and those that would have no effect."""
-    names = [option.name for option in options_of(Training) if option.name != "runs"]
+    helps = {option.name: option.mark.help for option in options_of(Training)}
+    del helps["runs"]
     for name in settings:
-        if name not in names:
-            raise unknown("Trainer(…): setting", name, names)
+        if name not in helps:
+            raise _no_setting(name, helps)
         if options is not None:
             raise InputError(f"Trainer(options=…, {name}=…): options has it; give one of both")
     schedule = settings.get("lr_schedule", "none")
@@ -433,6 +454,23 @@ def _check_settings(settings: Mapping[str, Any], options: Training | None) -> No
         if name in settings and not works:
             needs = "checkpoint=" if "check" in name else "lr_schedule='step' or 'plateau'"
             raise InputError(f"Trainer({name}=…) needs {needs}")
+
+
+def _no_setting(name: str, helps: Mapping[str, str]) -> InputError:
+    """The error for a setting that no option has; it names those first that mean the same."""
+    words = [word[:4] for word in name.lower().split("_") if len(word) > 2]
+
+    def nearness(option: str) -> float:
+        described = sum(word in f"{option} {helps[option]}" for word in words)
+        near = described + SequenceMatcher(None, name, option).ratio()
+        return near if near > 0.6 else 0.0
+
+    helps = {**helps, **_ARGUMENTS}
+    names = sorted(helps, key=nearness, reverse=True)
+    likely = f"; did you mean {names[0]}?" if nearness(names[0]) else "."
+    return InputError(
+        f"Trainer({name}=…): there is no such setting{likely} Choose one of {', '.join(names)}"
+    )
 
 
 def _wrong(name: str, others: str, value: object) -> InputError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -11,9 +12,17 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.command import plural
-from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
-from spgnn.data.graph import MASKS, VertexData, classes_of, known_labels, label_columns, label_kind
-from spgnn.errors import InputError
+from spgnn.config import METRICS, RESIDUALS, Aim, TrainConfig, check_metric
+from spgnn.data.graph import (
+    MASKS,
+    VertexData,
+    classes_of,
+    known_labels,
+    label_columns,
+    label_kind,
+    labelled,
+)
+from spgnn.errors import InputError, check_choice
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph import DistGraph, DistributedGraph, DistVertices
 from spgnn.graph.outputs import plain
@@ -34,6 +43,7 @@ from spgnn.nn.loss import (
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
 from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, Task, score_name
 
+Metric = str | Callable[[Tensor, Tensor], Any]
 SPLITS = ("train", "val", "test")
 # What is reported without being asked for.
 _REPORTED = {
@@ -366,9 +376,16 @@ class GivenModel(Task):
         *,
         target: str | None,
         forward: Callable[[nn.Module, Any], Any] | None,
+        metrics: Sequence[Metric],
         seed: int,
         weight_decay: float,
     ) -> None:
+        if isinstance(metrics, str) or callable(metrics):
+            raise InputError("Trainer(metrics=…) must be a list of names and functions, got one")
+        self._metrics = [metric for metric in metrics if callable(metric)]
+        self._names = [metric for metric in metrics if not callable(metric)]
+        for name in self._names:
+            check_choice("Trainer(metrics=…)", name, METRICS[1:])
         self.graph, self.comm, self.model = graph, graph.comm, model
         self.vertices = graph.labelled_vertices(target)
         self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
@@ -406,7 +423,31 @@ class GivenModel(Task):
         """Validation loss, then scores on train, validation and test. Collective."""
         self._follow()
         outputs = self.outputs()
-        return self.objective.scores(outputs, self.comm)
+        scores = self.objective.scores(outputs, self.comm)
+        return {**scores, **self._user_scores(outputs)} if self._metrics else scores
+
+    def _user_scores(self, outputs: Tensor) -> Scores:
+        """Scores of the user's metrics, over all vertices at once, by rank 0. Collective."""
+        loss = self.objective.loss
+        y = loss.labels if isinstance(loss, FunctionLoss) else self.objective.y
+        masks = torch.stack([*self.objective.masks], dim=1) & labelled(y)[:, None]
+        rows = [self.vertices.gather(one) for one in (outputs, y, masks)]
+
+        def compute() -> dict[str, float | None]:
+            outputs, y, masks = cast(list[Tensor], rows)
+            result: dict[str, float | None] = {}
+            for metric in self._metrics:
+                name = getattr(metric, "__name__", type(metric).__name__)
+                for split, mask in zip(SPLITS, masks.T, strict=True):
+                    try:
+                        score = float(metric(outputs[mask], y[mask])) if mask.any() else math.nan
+                        getattr(metric, "reset", lambda: None)()  # of torchmetrics, which adds up
+                    except Exception as error:
+                        raise InputError(f"Trainer(metrics=…): {name}: {error}") from error
+                    result[score_name(split, name)] = None if math.isnan(score) else score
+            return result
+
+        return cast(Scores, self.comm.from_rank_zero(compute))
 
     def outputs(self) -> Tensor:
         """Outputs of own vertices [own rows, …], as the loss takes them. Collective."""
@@ -414,8 +455,11 @@ class GivenModel(Task):
         if not self._has_outputs:
             self._check_outputs(outputs)
             ids, comm = self.vertices.vertex_ids, self.comm
-            self.objective = self.objective.on_outputs(outputs, ids, comm)
-            self._has_outputs = True
+            objective = self.objective.on_outputs(outputs, ids, comm)
+            for name in self._names:
+                check_metric(objective.kind, name)
+            names = dict.fromkeys((*objective.metrics, *self._names))
+            self.objective, self._has_outputs = replace(objective, metrics=tuple(names)), True
         return outputs if isinstance(self.objective.loss, FunctionLoss) else as_table(outputs)
 
     def _call(self) -> Tensor:

@@ -30,6 +30,8 @@ def check_all(comm: Communicator) -> None:
     check_subgroups(comm)
     check_groups_of_groups(comm)
     comm.barrier()
+    assert comm.agree(int(comm.is_main), "sum") == 1
+    assert comm.is_main is (comm.rank == 0)
 
 
 def check_alltoallv(comm: Communicator, dtype: torch.dtype) -> None:

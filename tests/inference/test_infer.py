@@ -88,6 +88,44 @@ def test_a_state_dict_of_pyg_on_ranks_equals_pyg_on_one(tmp_path, kind, name, op
         torch.testing.assert_close(found[layer], rows, rtol=1e-5, atol=1e-5)
 
 
+class Kept(nn.Module):
+    """Has another model's name of a module, and takes the graph."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.convs = module, nn.ModuleList([nn.Identity(), nn.Identity()])
+
+    def forward(self, x, graph):
+        return self.module(x, graph.edge_index)
+
+
+def layers_of(rank: int, x: torch.Tensor, edge_index: torch.Tensor) -> None:
+    """Models of PyG and their averages, whose every layer is compared with one process."""
+    data = pytest.importorskip("torch_geometric.data").Data(x=x, edge_index=edge_index)
+    graph = spgnn.distribute(data, partition="random")
+    for _, name, options in PYG:
+        model, rows = theirs(name, **options), x
+        mean = torch.optim.swa_utils.AveragedModel(model)
+        with torch.no_grad():
+            expected = {None: model(x, edge_index), 3: model(x, edge_index)}
+            for layer in (1, 2):
+                rows = model.convs[layer - 1](rows, edge_index)
+                expected[layer] = rows = model.act(model.norms[layer - 1](rows))
+        for layer, rows in expected.items():
+            for one in (model.train(), mean):
+                embeddings = graph.gather(spgnn.infer(one, graph, layer=layer))
+                if rank == 0:
+                    torch.testing.assert_close(embeddings, rows, rtol=1e-5, atol=1e-5)
+        assert model.training
+        assert torch.equal(spgnn.infer(Kept(model), graph), spgnn.infer(model, graph))
+    with pytest.raises(InputError, match=r"Kept does not call convs\[1\]"):
+        spgnn.infer(Kept(model), graph, layer=1)
+
+
+def test_layers_of_models_of_pyg():
+    run_ranks(layers_of, 2, features(), edges())
+
+
 class Elsewhere(nn.Module):
     """A module of somebody else's: PyG's layer on the halo."""
 
@@ -158,7 +196,7 @@ def test_what_cannot_be_asked():
         for layer in (0, 3, 1.5):
             with pytest.raises(InputError, match=r"layer must be an integer in \[1, 2\]"):
                 spgnn.infer(model, graph, layer=layer if rank else 0)
-        with pytest.raises(InputError, match=r"layer=1 needs a model of spgnn.nn; Wrong"):
+        with pytest.raises(InputError, match=r"layer=1 needs .* layers called convs; Wrong"):
             spgnn.infer(Wrong(None), graph, layer=1)
         with pytest.raises(InputError, match=r"must be a torch.nn.Module, got int"):
             spgnn.infer(3, graph)

@@ -98,6 +98,117 @@ def test_history_of_a_dense_loop(tmp_path, options, optimizer, smooth):
         np.testing.assert_allclose(found[0], expected, rtol=1e-4)
 
 
+class Clipped(torch.optim.SGD):
+    """Clips gradients, and halves its rate in each epoch."""
+
+    def step(self):
+        torch.nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 0.1)
+        super().step()
+        self.param_groups[0]["lr"] /= 2
+
+
+class Right:
+    """Adds up until it is reset, as metrics of torchmetrics do."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.right = self.all = 0
+
+    def __call__(self, outputs, y):
+        self.right, self.all = self.right + (outputs.argmax(1) == y).sum(), self.all + len(y)
+        return self.right / self.all
+
+
+def pairs(outputs, y):
+    """The area under the ROC curve, pair by pair."""
+    areas = []
+    for column, scores in enumerate(outputs.log_softmax(1).double().T):
+        above = scores[y == column][:, None] - scores[y != column]
+        areas.append(((above > 0).double() + (above == 0) / 2).mean())
+    return torch.stack(areas).nanmean()
+
+
+def scheduled(rank, path):
+    graph, model, records = spgnn.distribute(path, partition="random"), Mean(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def last(record):
+        records.append(record)
+        return len(records) == EPOCHS
+
+    history = spgnn.Trainer(
+        model,
+        graph,
+        optimizer=optimizer,
+        clip=0.1,
+        metrics=["roc-auc", Right(), pairs, F.cross_entropy],
+        callbacks=[lambda record: schedule.step(), last],
+    ).fit(epochs=50)
+    assert records == (history if graph.comm.is_main else [])
+    for record in history:
+        for split in ("train", "val", "test"):
+            assert record[f"{split}_Right"] == pytest.approx(record[f"{split}_acc"])
+            assert record[f"{split}_pairs"] == pytest.approx(record[f"{split}_roc_auc"], abs=1e-6)
+        assert record["val_cross_entropy"] == pytest.approx(record["val_loss"])
+    for metric, words in (
+        (lambda outputs, y: outputs[9999], "Trainer.metrics=….: <lambda>: index 9999 is out of"),
+        (lambda outputs, y: outputs, "Trainer.metrics=….: <lambda>: "),
+        ("rmse", "--metric rmse needs --loss mse"),
+    ):
+        with pytest.raises(InputError, match=words):
+            spgnn.Trainer(model, graph, metrics=[metric]).fit(epochs=1)
+    return [(one["loss"], one["val_acc"]) for one in history]
+
+
+def test_schedules_metrics_and_ends_of_ones_own(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    expected = dense_history(path, partial(Clipped, lr=1.0), 0.0)
+    for history in run_ranks(scheduled, 2, path):
+        np.testing.assert_allclose(history, expected, rtol=1e-4)
+
+
+def mixed(rank, path):
+    """A loop with autocast's scaler, clipping, a schedule and a moving average, and an odd step."""
+    graph = spgnn.distribute(path, partition="random")
+    model, optim = graph.synchronise(Mean()), torch.optim
+    optimizer = optim.SGD(model.parameters(), lr=0.5)
+    schedule = optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    mean = optim.swa_utils.AveragedModel(model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn())
+    scaler, history = torch.amp.GradScaler("cpu"), []
+    mask = graph.train_mask & (graph.y >= 0)
+    for epoch in range(EPOCHS):
+        x = graph.x.clone()
+        if epoch == 2:
+            x[graph.vertex_ids == 7] = torch.inf
+        loss = F.cross_entropy(model(x, graph.edge_index)[mask], graph.y[mask])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step(loss.item())
+        mean.update_parameters(model)
+        history.append([loss.item(), float(norm), scaler.get_scale(), schedule.get_last_lr()[0]])
+    scores = spgnn.infer(mean, graph)
+    assert torch.equal(scores, spgnn.infer(mean.module, graph))
+    return history, scores.sum(0).double(), graph.gather(scores)
+
+
+def test_a_loop_of_ones_own_is_that_of_one_process(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    ((expected, _, rows),) = run_ranks(mixed, 1, path)
+    assert not np.isfinite(expected[2][1])
+    assert expected[2][2] < expected[1][2]
+    two = run_ranks(mixed, 2, path)
+    assert np.array_equal(two[0][0], two[1][0], equal_nan=True)
+    np.testing.assert_allclose(two[0][0], expected, rtol=1e-4)
+    torch.testing.assert_close(two[0][2], rows, rtol=1e-4, atol=1e-4)
+
+
 def resumed(rank, path, directory, codec):
     """Straight, and stopped after half of the epochs."""
     histories = []
@@ -591,12 +702,18 @@ def test_refusals():
         ((model, graph), {"optimizer": torch.nn.Linear}, "got the class Linear"),
         ((model, graph), {"forward": "x"}, "must be a function, got 'x'"),
         ((model, graph), {"callbacks": print}, "must be a list of functions"),
-        ((model, graph), {"patient": 5}, "setting patient: .*did you mean 'patience'"),
-        ((model, graph), {"runs": 5}, "setting runs"),
+        ((model, graph), {"metrics": "accuracy"}, "must be a list of names and functions"),
+        ((model, graph), {"metrics": ["accurate"]}, "did you mean 'accuracy'"),
+        ((model, graph), {"patient": 5}, "patient=.* no such setting; did you mean patience.* lr"),
+        ((model, graph), {"max_grad_norm": 5}, "did you mean clip[?] Choose one of clip, "),
+        ((model, graph), {"learning_rate": 5}, "did you mean lr[?] Choose one of lr, "),
+        ((model, graph), {"logger": 5}, "did you mean callbacks"),
+        ((model, graph), {"early_stopping": 5}, "did you mean patience"),
+        ((model, graph), {"runs": 5}, "runs=.* no such setting. Choose one of"),
         ((model, graph), {"lr_every": 5}, "lr_every=.* needs lr_schedule="),
         ((model, graph), {"checkpoint_every": 5}, "needs checkpoint="),
-        ((Nothing(), graph), {}, "a Task takes no graph, target, loss or forward"),
-        ((Nothing(),), {"loss": "mse"}, "a Task takes no graph, target, loss or forward"),
+        ((Nothing(), graph), {}, "a Task takes no graph, target, loss, forward or metrics"),
+        ((Nothing(),), {"metrics": ["mae"]}, "a Task takes no graph, target, loss, forward or"),
     ):
         with pytest.raises(InputError, match=words):
             spgnn.Trainer(*arguments, **options)
