@@ -107,12 +107,12 @@ def layers_of(rank: int, x: torch.Tensor, edge_index: torch.Tensor) -> None:
         model, rows = theirs(name, **options), x
         mean = torch.optim.swa_utils.AveragedModel(model)
         with torch.no_grad():
-            expected = {None: model(x, edge_index), 3: model(x, edge_index)}
+            expected = {3: model(x, edge_index)}
             for layer in (1, 2):
                 rows = model.convs[layer - 1](rows, edge_index)
                 expected[layer] = rows = model.act(model.norms[layer - 1](rows))
         for layer, rows in expected.items():
-            for one in (model.train(), mean):
+            for one in (model.train(), mean) if layer == 2 else (model.train(),):
                 embeddings = graph.gather(spgnn.infer(one, graph, layer=layer))
                 if rank == 0:
                     torch.testing.assert_close(embeddings, rows, rtol=1e-5, atol=1e-5)

@@ -44,7 +44,7 @@ def test_example_of_a_task(tmp_path, ranks):
     path = write_dataset(tmp_path / "graph.npz")
 
     def body(rank: int) -> list[dict[str, float]]:
-        trainer, _ = run_example(1, path)
+        trainer, _ = run_example(0, path)
         return measurements(trainer)["history"]
 
     histories = run_ranks(body, ranks)
