@@ -98,7 +98,7 @@ BY_NAME = {scheme.name: scheme for scheme in (*SCALING, METIS)}
 # What of an epoch's seconds the network takes; the rest is the machine's own.
 EXCHANGE = ("exchange", "replica", "allreduce")
 # Counts of peers, and places among them: the same in a graph of any size.
-_OF_RANKS = {"messages", "returned", "me", "away", "axis", "broadcast"}
+_OF_RANKS = {"peers", "me", "away", "axis", "broadcast"}
 
 
 @dataclass(frozen=True)

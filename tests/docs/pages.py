@@ -29,3 +29,10 @@ def blocks(page: Path, language: str) -> list[str]:
     """What the fences of one language hold."""
     text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def names_of_users() -> dict[str, set[str]]:
+    """The names of each room on the page of stability."""
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").partition("## Names")[2]
+    rows = re.findall(r"^\| `(spgnn[.a-z]*)` \|(.*)\|$", page, re.MULTILINE)
+    return {room: set(re.findall(r"`(\w+)`", names)) for room, names in rows}

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, name_of
+from tests.docs.pages import PAGES, ROOT, name_of, names_of_users
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 # Made when the site is built.
@@ -58,13 +58,6 @@ def exported() -> dict[str, set[str]]:
         room = ".".join(file.parent.relative_to(ROOT).parts)
         names[room] = {alias.asname or alias.name for node in imports for alias in node.names}
     return names
-
-
-def names_of_users() -> dict[str, set[str]]:
-    """The names of each room on the page of stability."""
-    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").partition("## Names")[2]
-    rows = re.findall(r"^\| `(spgnn[.a-z]*)` \|(.*)\|$", page, re.MULTILINE)
-    return {room: set(re.findall(r"`(\w+)`", names)) for room, names in rows}
 
 
 def test_every_room_with_names_for_users_has_a_page():
