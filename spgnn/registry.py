@@ -30,12 +30,13 @@ class Registry:
 
     def __init__(self, kind: str, values: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.kind = kind
-        self._values = dict(values)
+        self._added, self._values = dict(values), dict(values)  # as registered; as imported
 
     def add(self, name: str, value: Any) -> None:
         """Register a thing, or ``"module:name"`` of one that is imported when it is first used."""
-        if self._values.setdefault(name, value) != value:
+        if self._added.setdefault(name, value) != value:
             raise InputError(f"{self.kind} {name}: is registered already")
+        self._values.setdefault(name, value)
 
     def __iter__(self) -> Iterator[str]:
         _import_addons()
@@ -91,7 +92,7 @@ PROGRAMS = Registry(
 DOWNLOADS = Registry("data set to download")  # functions of (name, folder, progress): a Graph
 READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix
 WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.TableWriter`
-# Ways to open a graph that is larger than memory, as `spgnn.addons.io.open_through_disk`.
+# A slot that an add-on fills, "through disk": opens a graph that is larger than memory.
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 # For tensors of a device, "cuda": a function that returns a module of what `kernels.torch_kernels`
@@ -120,11 +121,13 @@ DATASETS = Registry(
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
-# "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
+# Slots that an add-on fills: a function for "training" fills in what a configuration leaves open,
+# one for "distribute" chooses the placement of a graph.
 PLANNERS = Registry("planner")
 # For `spgnn.distribute`: (function that recognises such data, function that distributes them).
 DATA = Registry("kind of data")
-GRAPH_METHODS = Registry("method of DistGraph")  # functions of the graph and of what it is given
+# Slots too, as "update": functions of the graph and of the method's arguments.
+GRAPH_METHODS = Registry("method of DistGraph")
 # Of mini-batches:
 SAMPLERS = Registry("sampler")  # a class of `spgnn.addons.batches.GraphSampler`
 MODES = Registry("mode")  # of a graph on several ranks: a class of `spgnn.addons.batches.Mode`

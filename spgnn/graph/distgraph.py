@@ -365,7 +365,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         add_nodes: Any = None,
         **attributes: Any,
     ) -> int:
-        """Change vertices and edges, in time proportional to the change. Collective.
+        """Change edges and rows, in time proportional to the change, and add vertices. Collective.
 
         Vertices are called by their ids in the source. Each rank gives any changes, or none; they
         go to the owners of their vertices. Of an undirected edge, give both directions. If any

@@ -323,7 +323,7 @@ class SGConv(Convolution):
     Parameters
     ----------
     cached : bool
-        Has no effect: give features that are propagated once, ``nn.propagate_``.
+        Has no effect: give features that are propagated once, ``graph.propagate_``.
     """
 
     accepts_propagated = True

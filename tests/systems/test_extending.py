@@ -67,5 +67,6 @@ def test_a_name_stands_for_one_thing():
     with pytest.raises(InputError, match="thing one: is registered already"):
         registry.add("one", "math:e")
     assert registry["one"] == np.pi
+    registry.add("one", "math:pi")  # the same text, after it was imported
     with pytest.raises(InputError, match=r"thing on: .*did you mean 'one'"):
         _ = registry["on"]

@@ -1,4 +1,4 @@
-"""The operations on CUDA tensors by kernels of our own, which NVRTC compiles for the device."""
+"""Kernels of our own carry out operations on CUDA tensors; NVRTC compiles them for the device."""
 
 from spgnn.registry import KERNELS
 

@@ -350,7 +350,9 @@ def _check(model: object, graph: DistGraph) -> None:
         raise InputError("Embeddings: the graph has no features")
     if not isinstance(model, Stack):
         kind = type(model).__name__
-        raise InputError(f"Embeddings: models must be one of spgnn.nn, not {kind}{instead}")
+        raise InputError(
+            f"Embeddings: models are stacks of layers of spgnn.nn, not {kind}{instead}"
+        )
     if any(lazy_parts(model)):
         raise InputError("Embeddings: the model does not know its widths: call it once before")
     for layer in model.convolutions:

@@ -74,7 +74,7 @@ class LinearAttention(GlobalAttention):
         product, share = product[..., :-1], product[..., -1:] + self.floor
         if self.pays_itself:
             count = getattr(on, "num_nodes", None) or on.total(
-                torch.tensor(float(len(x)), device=x.device)
+                torch.tensor(len(x), dtype=torch.float64, device=x.device)
             )
             product, share = product + count * v, share + count
         return self.result(x, product / share)

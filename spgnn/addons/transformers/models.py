@@ -270,7 +270,8 @@ class GPSConv(_Model):
         Softmax, or random features.
     attn_kwargs : dict, optional
     seed : int
-        Of dropout, where a call is given no keys: layers of one model have different ones.
+        Of dropout, where a call is given no keys, and of random features: layers of one model have
+        different ones. Weights are drawn of torch's own generator, as PyG's.
     """
 
     def __init__(
@@ -291,9 +292,12 @@ class GPSConv(_Model):
         super().__init__(seed)
         check_choice("attn_type", attn_type, ("multihead", "performer"))
         self.channels, self.conv, self.heads, self.dropout = channels, conv, heads, dropout
-        kind: Any = SoftmaxAttention if attn_type == "multihead" else PerformerAttention
+        kind: Any = SoftmaxAttention
+        options = attn_kwargs or {}
+        if attn_type == "performer":
+            kind, options = PerformerAttention, {"seed": seed, **options}
         try:
-            self.attn = kind(channels, heads, **(attn_kwargs or {}))
+            self.attn = kind(channels, heads, **options)
         except TypeError as error:
             raise InputError(f"GPSConv: attn_kwargs: {error}") from None
         self.mlp = nn.Sequential(

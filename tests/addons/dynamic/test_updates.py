@@ -524,7 +524,7 @@ def test_what_cannot_be_updated_says_why():
         (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
         (lambda: spgnn.Embeddings(of_edges, graph), "GATConv does more than one aggregation"),
         (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
-        (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "must be one of spgnn.nn"),
+        (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "are stacks of layers"),
         (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
         (lambda: spgnn.Embeddings(model, graph.A), "not a DistMatrix"),
         (lambda: spgnn.infer(model, graph, since=3), "since must be spgnn.Embeddings"),
