@@ -45,11 +45,12 @@ template <class S, class Body>
 }
 
 // Asks for what a later nonzero reads: a row of x, and one of v where those are not in order.
-template <EdgeOp kOp, int kVectors, class T>
-[[gnu::always_inline]] inline void fetch(const EdgeOperands<T>& a, i64 e, i64 first) {
+template <EdgeOp kOp, int kVectors, class T, class Order>
+[[gnu::always_inline]] inline void fetch(const EdgeOperands<T>& a, const Order& order, i64 e,
+                                         i64 first) {
   constexpr int kLines = lines_of(kVectors * kLanesOf<Sum<T>> * i64{sizeof(T)});
   if constexpr (kOp != EdgeOp::kCopy) prefetch_lines(a.x[a.indices[e]] + first, kLines);
-  if (a.order) prefetch_lines(a.v[a.order[e]] + first, kLines);
+  if (order) prefetch_lines(a.v[order[e]] + first, kLines);
 }
 
 // Some numbers of v, or one for all columns, whose sign stays: −0 + 0 would be 0.
@@ -73,7 +74,7 @@ inline void sum_columns(const EdgeOperands<T>& a, i64 row, Span nonzeros, i64 fi
   }
   const i64 first_v = kShared ? first / a.width : first;
   for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
-    fetch<kOp, kVectors>(a, e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e, first);
+    fetch<kOp, kVectors>(a, a.order, e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e, first);
     const T* v = a.v[a.order[e]] + first_v;
     const T* x = kOp == EdgeOp::kCopy ? v : a.x[a.indices[e]] + first;
     for (int k = 0; k < kVectors; ++k) {
@@ -162,22 +163,22 @@ template <class T> void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span 
 
 using IntLanes [[gnu::vector_size(kVectorBytes)]] = i32;
 
-// Some columns of a row's extremes.
-template <EdgeOp kOp, bool kShared, bool kLargest, int kVectors, class T>
+// Some columns of a row's extremes, all lanes of the last vector (kWhole) or some.
+template <EdgeOp kOp, bool kShared, bool kLargest, int kVectors, bool kWhole, class T>
 inline void extreme_columns(const EdgeExtremes<T>& b, i64 row, i64 first, int last_lanes) {
   using S = Sum<T>;
   using Vector = LanesOf<S>;
   using Ints = std::conditional_t<sizeof(S) == 4, IntLanes, LongVector>;
   constexpr int kLanes = kLanesOf<S>;
   const EdgeOperands<T>& a = b.of;
-  const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
+  const auto lanes_of = [&](int k) { return kWhole || k + 1 < kVectors ? kLanes : last_lanes; };
   const i64 begin = a.indptr[row], end = a.indptr[row + 1];
   const i64 first_v = kShared ? first / a.width : first;
   Vector best[kVectors];
   Ints place[kVectors]{};  // within the row
-  const auto take = [&](i64 e, auto is_first) __attribute__((always_inline)) {
-    fetch<kOp, kVectors>(a, e + kEdgesAhead < end ? e + kEdgesAhead : e, first);
-    const T* v = a.v[a.order[e]] + first_v;
+  const auto take = [&](const auto& order, i64 e, auto is_first) __attribute__((always_inline)) {
+    fetch<kOp, kVectors>(a, order, e + kEdgesAhead < end ? e + kEdgesAhead : e, first);
+    const T* v = a.v[order[e]] + first_v;
     const T* x = kOp == EdgeOp::kCopy ? v : a.x[a.indices[e]] + first;
     const auto at = static_cast<decltype(Ints{}[0] + 0)>(e - begin);
     for (int k = 0; k < kVectors; ++k) {
@@ -194,8 +195,12 @@ inline void extreme_columns(const EdgeExtremes<T>& b, i64 row, i64 first, int la
       }
     }
   };
-  take(begin, std::true_type{});
-  for (i64 e = begin + 1; e < end; ++e) take(e, std::false_type{});
+  const auto take_all = [&](const auto& order) __attribute__((always_inline)) {
+    take(order, begin, std::true_type{});
+    for (i64 e = begin + 1; e < end; ++e) take(order, e, std::false_type{});
+  };
+  // Extremes of rows of X: the loop does not ask again how wide its indices are.
+  kOp == EdgeOp::kCopy&& a.order.narrow ? take_all(a.order.narrow) : take_all(a.order);
   const auto arg = b.arg;
   const auto order = a.order;
   const i64 first_column = b.first_column;
@@ -245,8 +250,15 @@ template <class T> void edge_extremes(const EdgeExtremes<T>& b, EdgeOp op, Span 
       }
       for (i64 head = 0; !empty && head < a.columns; head += width) {
         for_each_panel<Sum<T>>(width, [&](auto vectors, i64 first, int last) {
-          extreme_columns<decltype(kind)::value, kShared, kLargest, decltype(vectors)::value>(
-              b, row, head + first, last);
+          constexpr EdgeOp kOp = decltype(kind)::value;
+          constexpr int kVectors = decltype(vectors)::value;
+          if constexpr (kOp == EdgeOp::kCopy) {  // of rows of X, where masks of loads would show
+            if (last == kLanesOf<Sum<T>>) {
+              extreme_columns<kOp, kShared, kLargest, kVectors, true>(b, row, head + first, last);
+              return;
+            }
+          }
+          extreme_columns<kOp, kShared, kLargest, kVectors, false>(b, row, head + first, last);
         });
       }
     }
