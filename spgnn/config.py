@@ -511,7 +511,7 @@ class Extension(Record):
         return how
 
     def codec(self, config: TrainConfig, codec: Codec) -> Codec:
-        """How messages are compressed or delayed, where it would be by `codec`."""
+        """The codec of messages, in place of `codec`."""
         return codec
 
     def changes_features(self, config: TrainConfig) -> str | None:

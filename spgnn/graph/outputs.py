@@ -120,7 +120,7 @@ def plain(value: Any) -> Any:
 
 
 def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operation on outputs makes a row of several, or is given such rows."""
+    """True if an operation on outputs makes a row of several, or is given such rows."""
     values = (*args, *kwargs.values())
     outputs = list(_outputs(values))
     if any(one.combined for one in outputs):

@@ -175,7 +175,7 @@ class Moving(Protocol):
 
     @property
     def A(self) -> DistMatrix:
-        """Whose ranks these are."""
+        """The group of these ranks."""
 
     def carried(self, epoch: int = 0) -> Iterable[Carried]:
         """Its messages, exchange by exchange."""

@@ -237,7 +237,7 @@ def as_table(rows: Tensor) -> Tensor:
 
 
 def _are_binary(y: Tensor, comm: Communicator) -> bool:
-    """Whether all labels that are known on any rank are 0 or 1. Collective."""
+    """True if all labels that are known on any rank are 0 or 1. Collective."""
     return not comm.agree(int(bool((known_labels(y) & (y != 0) & (y != 1)).any())))
 
 

@@ -338,7 +338,9 @@ def test_batches_of_structure_are_refused_in_one_line(X):
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # its own
 def test_the_examples_of_the_page_run():
     page = Path(__file__).parents[2] / "docs" / "kernels.md"
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+    programs = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(programs) >= 5  # of which each is to end without an error
+    for code in programs:
         # The default backend starts a compiler, for seconds.
         quick = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
         exec(compile(quick, str(page), "exec"), {})

@@ -356,7 +356,7 @@ def _sizes(messages: Iterable[Any]) -> tuple[int, int, int]:
         raw, body = message.metadata.to_pybytes(), memoryview(message.body)
 
         def field(table: int, number: int, raw: bytes = raw) -> int:
-            """Where a field of a table is; 0 if it has none."""
+            """The place of a field of a table; 0 if it has none."""
             (back,) = struct.unpack_from("<i", raw, table)
             (size,) = struct.unpack_from("<H", raw, table - back)
             place = 4 + 2 * number

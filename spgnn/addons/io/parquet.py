@@ -483,7 +483,7 @@ def _labels(labels: Array) -> Tensor:
 
 
 def _are_classes(y: Array) -> tuple[Array, int]:
-    """Which numbers are unknown or below the most classes that are plausible, and how many."""
+    """Mark and count numbers that are unknown or below the most classes that are plausible."""
     classes = LABEL_GAPS * len(np.unique(y[y >= 0])) + 8
     return (y >= UNKNOWN) & (y < classes), classes
 
