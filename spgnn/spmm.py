@@ -321,7 +321,9 @@ class DistMatrix:
         """Attention over the nonzeros of A: see :func:`spgnn.attention.attend`."""
         if self.build_with_halo is not None:
             return self.with_halo.attention
-        return Attention(self.plan, self.mesh, self.executor.workspace, self.codecs)
+        return Attention(
+            self.plan, self.mesh, self.executor.workspace, self.codecs, buffer=self.buffer
+        )
 
     @cached_property
     def _halo(self) -> HaloMap:

@@ -51,6 +51,8 @@ def grids(ranks: int) -> Iterator[Algorithm]:
         yield Algorithm(cover=cover)
     yield Algorithm(exchange="oblivious")
     yield Algorithm(relays=True)
+    for buffer in (1 << 11, 1 << 22):  # groups one after the other, or two under way
+        yield Algorithm(schedule="peers", buffer=buffer)
     for c in (2, 4):
         if ranks % c == 0:
             for cover in ("column", "minimum"):
@@ -138,7 +140,8 @@ def check(comm: Communicator, case: Case) -> None:
     A = matrix_of(case)
     mesh = Mesh.build(comm, case.algorithm.axes(comm.size))
     scheme = case.algorithm.scheme(CSR.from_scipy(A[made]), layout, comm.rank)
-    matrix = DistMatrix(build(scheme, mesh).ready(), layout, mesh)
+    how = {"schedule": case.algorithm.schedule, "buffer": case.algorithm.buffer}
+    matrix = DistMatrix(build(scheme, mesh).ready(), layout, mesh, **how)
 
     Z = whole.Z.detach()[own].to(case.dtype).requires_grad_()
     a = whole.a.detach().to(case.dtype).requires_grad_()
@@ -221,7 +224,8 @@ def check_refused(comm: Communicator) -> None:
         {"algo": "3d", "c": 2},
         {"node_size": 2},
         {"node_size": 2, "cover": "minimum"},
-        {"schedule": "peers", "buffer": 1 << 20},
+        {"schedule": "peers", "buffer": 1 << 20, "cover": "row"},
+        {"schedule": "peers", "buffer": 1 << 20, "algo": "1.5d", "c": 2},
     ]
     for how in cannot:
         matrix = built(comm, **how)
@@ -281,6 +285,33 @@ def check_once(comm: Communicator) -> None:
             grad.square().sum().backward()
 
 
+def check_edges_in_groups(comm: Communicator) -> None:
+    """Scores of edges, and their gradients, with a group of peers at a time as with all at once.
+
+    Fetched rows are in memory a group at a time, and not from forward to backward.
+    """
+    results = []
+    for how in ({}, {"schedule": "peers", "buffer": 1 << 7}, {"schedule": "peers", "buffer": 200}):
+        matrix = built(comm, **how)
+        generator = torch.Generator().manual_seed(comm.rank)
+        operands = [
+            torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+            for shape in ((6, 4), (6, 2), (matrix.attention.edges, 2))
+        ]
+        Z, d, edges = operands
+        out = attend(matrix, Z, torch.ones(2, 2, dtype=torch.float64), d, edges=edges)
+        out.square().sum().backward()
+        results.append([out.detach(), *(each.grad for each in operands)])
+        if how:
+            held = matrix.executor.workspace.held("receive")
+            assert 0 < held <= how["buffer"] < 32 * matrix.attention.pieces.fetched
+    for one in results[1:]:
+        torch.testing.assert_close(one, results[0], rtol=1e-12, atol=1e-12)
+    matrix = built(comm, schedule="peers", buffer=8)
+    with pytest.raises(InputError, match="--buffer 8: attention to rows of 32 bytes needs 64"):
+        attend(matrix, Z, torch.ones(2, 2, dtype=torch.float64), d)
+
+
 def check_compiled(comm: Communicator) -> None:
     """Compiled graphs see one operator."""
     matrix = built(comm, cover="minimum")
@@ -303,6 +334,8 @@ def check_compiled(comm: Communicator) -> None:
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("check", [check_refused, check_once, check_compiled])
+@pytest.mark.parametrize(
+    "check", [check_refused, check_once, check_edges_in_groups, check_compiled]
+)
 def test_refusals_ids_and_compiled_graphs(check):
     run_ranks(lambda rank: check(connect()), 4)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import product
 from math import log
 
 import torch
@@ -14,11 +15,13 @@ from spgnn.attention.passes import (
     DST,
     LATE,
     ROWS,
+    Fetch,
     Forward,
     Inputs,
     PartialsExchange,
     Pass,
     Payload,
+    Share,
     Shares,
 )
 from spgnn.attention.pieces import Marks, Partials, Pieces, pieces
@@ -29,10 +32,12 @@ from spgnn.exchange.codec import Errors
 from spgnn.exchange.delay import Delay
 from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Communicators
-from spgnn.exchange.plan import Carried
+from spgnn.exchange.peers import Group, cut, under_way
+from spgnn.exchange.plan import Carried, Stage
 from spgnn.exchange.stacks import Codecs, stack
 from spgnn.exchange.transport import Transport
 from spgnn.kernels.attention import AttentionDropout
+from spgnn.sparse import CSR
 
 FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, DST, LATE))
 """Numbers of the first codec of each exchange in a step."""
@@ -54,6 +59,9 @@ class Attention:
         As of :class:`Executor`.
     codecs : Codecs, optional
         Of the matrix, which get those of attention; the rows of the plan have names then.
+    buffer : int
+        Bytes of fetched rows at a time, where the plan exchanges with a few peers at a time: they
+        are fetched again in backward.
 
     Raises
     ------
@@ -68,16 +76,22 @@ class Attention:
         mesh: Communicators,
         workspace: Workspace | None = None,
         codecs: Codecs | None = None,
+        *,
+        buffer: int = 0,
     ) -> None:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
-        self._mesh, self._workspace, self._codecs = mesh, workspace, codecs
+        self._mesh, self._codecs, self._buffer = mesh, codecs, buffer
+        self._workspace = Workspace() if workspace is None else workspace
+        self._in_groups: dict[tuple[Group, ...] | None, Pass] = {}
         self._ids: tuple[Tensor, Tensor | None, tuple[Tensor, ...]] | None = None
         self._sampled: dict[int, tuple[int, float, Pass]] = {}
         if codecs is None:
             return
         setting, own = codecs.setting, codecs.of_attention
         setting.codec.check_attention()
+        if self.pieces.rounds is not None:
+            raise InputError("attention with a codec needs --schedule overlap: its rows come once")
         if self.pieces.fetch is not None and len(self.pieces.fetch.hops) > 1:
             raise InputError("attention with a codec needs --no-relays: its rows travel once")
         if self.pieces.fetch is not None:
@@ -128,17 +142,18 @@ class Attention:
         if self._ids is not None and self.knows(vertex_ids, row_columns):
             return self._ids[2]
         rows = vertex_ids[: self.rows] if row_columns is None else vertex_ids[row_columns]
-        run = self._exact
+        run = self._exact(2 * vertex_ids.itemsize, check=False)
         (rows,) = run.unfold(Payload(None, (rows[:, None],)), EXACT)
         requested = fetched = vertex_ids[:0]
         if run.sums is not None:
             requested = run.sums.to_makers(Payload(None, (rows,)), EXACT)()[0][:, 0]
-        if run.exchange is not None:
+        if run.fetches:
             # Rows of two numbers that float64 holds exactly: whatever the codec is, it knows rows.
             halves = torch.stack((vertex_ids >> 32, vertex_ids & 0xFFFFFFFF), 1).double()
-            received = halves.new_empty(self.pieces.fetched, 2)
-            high, low = run.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
-            fetched = (high << 32) + low
+            fetched = vertex_ids.new_empty(self.pieces.fetched)
+            for fetch in run.fetches:
+                high, low = fetch.exchange.begin(halves, EXACT).wait().long().unbind(1)
+                fetched[slice(None) if fetch.among is None else fetch.among] = (high << 32) + low
         ids = rows[:, 0], vertex_ids, fetched, requested
         self._ids = vertex_ids, row_columns, ids
         return ids
@@ -155,9 +170,11 @@ class Attention:
         Of rows of heads × channels columns, in a dtype; scores travel in that of its sums, and need
         the destination's whole row if `joint`.
         """
-        run = self._at(step)
-        if run.exchange is not None:
-            yield from run.exchange.executor.carried(width, dtype, step)
+        run = self._at(step, width * dtype.itemsize)
+        directions = {step.adjoint, False} if self.pieces.rounds is not None else {step.adjoint}
+        for adjoint, fetch in product(sorted(directions), run.fetches[:1]):  # its executor has all
+            at = replace(step, adjoint=adjoint)
+            yield from fetch.exchange.executor.carried(width, dtype, at)
         for way in (run.fold, run.sums):
             if way is not None:
                 # Destinations go to where their sources are, and sums come back; then gradients of
@@ -166,33 +183,42 @@ class Attention:
 
     def forward(self, inputs: Inputs, step: Step, *, gradients: bool = True) -> Forward:
         """Weighted sums [rows, heads * channels], and all that gradients need. Collective."""
-        run = self._at(step)
+        run = self._at(step, inputs.Z.shape[1] * inputs.Z.itemsize)
         if self._codecs is not None and not step.exact:
             self._measure(inputs.Z, run.pieces, step)
             step = self._begin(inputs, step)
-        return run.forward(inputs, self._shares(inputs, run.pieces), step, gradients=gradients)
+        return run.forward(inputs, self._shares(inputs, run), step, gradients=gradients)
 
     def backward(self, G: Tensor, inputs: Inputs, saved: Forward, step: Step) -> Gradients:
         """Gradients in all operands, from G [rows, heads * channels]. Collective.
 
         `saved` is what `forward` returned of the same inputs.
         """
-        run, step = self._at(step), step.reversed()
+        run, step = self._at(step, inputs.Z.shape[1] * inputs.Z.itemsize), step.reversed()
         if self._codecs is not None and not step.exact:
             step = self._begin(inputs, step)
-        shares = self._shares(inputs, run.pieces)
-        gradients, of_remote = run.backward(G, inputs, shares, saved, step)
-        return gradients._replace(edges=self._joined(gradients.edges, of_remote, run.pieces))
+        gradients, of_fetches = run.backward(G, inputs, self._shares(inputs, run), saved, step)
+        return gradients._replace(edges=self._joined(gradients.edges, of_fetches, run))
 
-    @cached_property
-    def _exact(self) -> Pass:
-        """All pieces, for exact rows."""
-        return self._pass(self.pieces, 1.0, {})
+    def _exact(self, row_bytes: int, *, check: bool = True) -> Pass:
+        """All pieces, for exact rows of so many bytes."""
+        rounds, groups = self.pieces.rounds, None
+        if rounds is not None:
+            budget, least = self._buffer, rounds.least_budget(row_bytes)
+            if check and budget < least:
+                raise InputError(
+                    f"--buffer {budget}: attention to rows of {row_bytes} bytes needs {least} "
+                    "bytes at least; give more, or --schedule overlap"
+                )
+            groups = rounds.groups(max(budget, least), row_bytes)
+        if groups not in self._in_groups:
+            self._in_groups[groups] = self._pass(self.pieces, 1.0, {}, groups)
+        return self._in_groups[groups]
 
-    def _at(self, step: Step) -> Pass:
+    def _at(self, step: Step, row_bytes: int) -> Pass:
         """The pieces that take part in a product, or its adjoint, and their exchanges."""
         if self._codecs is None or step.exact:
-            return self._exact
+            return self._exact(row_bytes)
         share = self._share(step.epoch)
         if share in (0, 1):
             return self._all if share else self._none
@@ -211,12 +237,15 @@ class Attention:
     def _none(self) -> Pass:
         return self._pass(self.pieces.without_exchanges(), 1.0, {})
 
-    def _pass(self, parts: Pieces, share: float, codecs: dict[int, Transport]) -> Pass:
-        exchange = None
-        if parts.fetch is not None:
-            plan, fetch = Plan((parts.fetch,)), [codecs[FETCH]] if codecs else None
-            executor = Executor(plan, self._mesh, fetch, workspace=self._workspace)
-            exchange = executor.exchange(parts.fetch)
+    def _pass(
+        self,
+        parts: Pieces,
+        share: float,
+        codecs: dict[int, Transport],
+        groups: tuple[Group, ...] | None = None,
+    ) -> Pass:
+        own = [codecs[FETCH]] if codecs else None
+        fetches = list(self._fetches(parts, own, groups))
 
         def way(partials: Partials | None, first: int) -> PartialsExchange | None:
             if partials is None:
@@ -224,7 +253,32 @@ class Attention:
             own = {which: codecs[first + which] for which in (ROWS, DST, LATE)} if codecs else None
             return PartialsExchange(partials, self._mesh[partials.axis], own, first)
 
-        return Pass(parts, exchange, way(parts.sums, SUMS), way(parts.fold, FOLD), log(share))
+        ways, at_once = (way(parts.sums, SUMS), way(parts.fold, FOLD)), under_way(self._buffer)
+        return Pass(parts, fetches, *ways, log(share), at_once)
+
+    def _fetches(
+        self, parts: Pieces, codecs: list[Transport] | None, groups: tuple[Group, ...] | None
+    ) -> Iterator[Fetch]:
+        """All sources of others at once, or group by group."""
+        if parts.fetch is None or parts.remote is None:
+            return
+        if groups is None or parts.rounds is None:
+            plan = Plan((parts.fetch,))
+            executor = Executor(plan, self._mesh, codecs, workspace=self._workspace)
+            yield Fetch(executor.exchange(parts.fetch), parts.remote, parts.sampled_fetches)
+            return
+        whole = replace(parts.fetch, remote=CSR(parts.remote))
+        cuts = cut(whole, groups, parts.rounds)
+        stages = [Stage(parts.fetch.local, None, (piece.hop,)) for piece in cuts]
+        executor = Executor(Plan(tuple(stages)), self._mesh, workspace=self._workspace)
+        for number, (piece, stage) in enumerate(zip(cuts, stages, strict=True)):
+            among = None
+            if piece.received is not None:
+                among = torch.zeros(parts.fetched, dtype=torch.bool, device=parts.remote.device)
+                among[piece.received] = True
+            # Buffers take turns.
+            exchange = executor.exchange(stage, number % under_way(self._buffer))
+            yield Fetch(exchange, piece.remote.pattern, among)
 
     def _share(self, epoch: int) -> float:
         """The share of sources and partials that take part."""
@@ -267,39 +321,45 @@ class Attention:
         account = errors.account("sampling" if share else "never", step, Z.device)
         account.add_(torch.stack((lost, everything)))
 
-    def _shares(self, inputs: Inputs, some: Pieces) -> Shares:
+    def _shares(self, inputs: Inputs, run: Pass) -> Shares:
         """Contributions of edges and dropout, block by block."""
-        edges: tuple[Tensor | None, Tensor | None] = inputs.edges, None
-        if inputs.edges is not None and self.pieces.remote is not None:
-            local, remote = self._places
-            edges = inputs.edges[local], inputs.edges[self._fetched(remote, some)]
+        edges, some = inputs.edges, run.pieces
+        of_fetches: list[Tensor | None] = [None] * len(run.fetches)
+        if edges is not None and self.pieces.remote is not None:
+            of_fetches = [edges[self._remote(fetch)] for fetch in run.fetches]
+            edges = edges[self._places[0]]
         if inputs.drops is None:
-            return Shares(edges)
+            return Shares(Share(edges), [Share(each) for each in of_fetches], Share())
         key, p, vertex_ids, row_columns = inputs.drops
         rows, columns, fetched, requested = self.ids(vertex_ids, row_columns)
         if some.sampled_rows is not None:
             rows = rows[some.sampled_rows]
-        if some.sampled_fetches is not None:
-            fetched = fetched[some.sampled_fetches]
         if some.sampled_sums is not None:
             requested = requested[some.sampled_sums]
-        pairs = (rows, columns), (rows, fetched), (requested, columns)
-        return Shares(edges, tuple(AttentionDropout(key, p, *pair) for pair in pairs))
+        drops = partial(AttentionDropout, key, p)
+        local, summed = drops(rows, columns), drops(requested, columns)
+        among = (fetched if f.among is None else fetched[f.among] for f in run.fetches)
+        shares = [Share(e, drops(rows, ids)) for e, ids in zip(of_fetches, among, strict=True)]
+        return Shares(Share(edges, local), shares, Share(None, summed))
 
-    def _joined(self, local: Tensor | None, remote: Tensor | None, some: Pieces) -> Tensor | None:
+    def _joined(
+        self, local: Tensor | None, of_fetches: list[Tensor | None], run: Pass
+    ) -> Tensor | None:
         if local is None or self.pieces.remote is None:
             return local
-        places, joined = self._places, local.new_zeros(self.edges, *local.shape[1:])
-        joined[places[0]] = local
-        if remote is not None:
-            joined[self._fetched(places[1], some)] = remote
+        joined = local.new_zeros(self.edges, *local.shape[1:])
+        joined[self._places[0]] = local
+        for fetch, remote in zip(run.fetches, of_fetches, strict=True):
+            assert remote is not None
+            joined[self._remote(fetch)] = remote
         return joined
 
-    def _fetched(self, remote: Tensor, some: Pieces) -> Tensor:
-        """Select places of remote edges whose source is in a sample."""
-        if some.sampled_fetches is None or self.pieces.remote is None:
+    def _remote(self, fetch: Fetch) -> Tensor:
+        """Places of the edges from the sources of a fetch among all."""
+        remote, whole = self._places[1], self.pieces.remote
+        if fetch.among is None or whole is None:
             return remote
-        return remote[some.sampled_fetches[self.pieces.remote.indices.long()]]
+        return remote[fetch.among[whole.indices.long()]]
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:

@@ -199,7 +199,7 @@ def _new(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
         some = rows if gradients and not joint else 0
         return a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads)
 
-    fetched, requested = (parts.fetched, parts.requested) if gradients else (0, 0)
+    fetched, requested = (parts.saved, parts.requested) if gradients else (0, 0)
     gathered = parts.partial_rows if gradients and parts.fold is not None else 0
     results = Forward(
         Z.new_empty(A.rows, width),

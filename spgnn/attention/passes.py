@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from spgnn.attention.pieces import Partials, Pieces
 from spgnn.attention.scores import EdgeBlock, Gradients, Scores, Whole
 from spgnn.comm import Communicator
 from spgnn.exchange import Step
-from spgnn.exchange.executor import Exchange
+from spgnn.exchange.executor import Arriving, Exchange
 from spgnn.exchange.plan import Carried
 from spgnn.exchange.transport import Route, Transport
 from spgnn.kernels.attention import (
@@ -26,6 +27,7 @@ from spgnn.kernels.attention import (
     head_products,
 )
 from spgnn.kernels.recycling import new_rows
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
 ROWS, DST, LATE = range(3)
@@ -51,13 +53,27 @@ class Inputs(NamedTuple):
     drops: Drops | None = None
 
 
-class Shares(NamedTuple):
-    """Contributions of edges and dropout, by block; ``None`` for none."""
+class Share(NamedTuple):
+    """Contributions of the edges of a block, and dropout; ``None`` for none."""
 
-    # of the local block, and of fetched sources
-    edges: tuple[Tensor | None, Tensor | None] = (None, None)
-    # the same, and of partials for others
-    dropouts: tuple[AttentionDropout | None, ...] = (None, None, None)
+    edges: Tensor | None = None
+    dropout: AttentionDropout | None = None
+
+
+class Fetch(NamedTuple):
+    """Sources of others that arrive at a time, and the edges from them."""
+
+    exchange: Exchange
+    remote: Pattern  # [rows, its rows]
+    among: Tensor | None = None  # bool [all fetched rows]: which they are; ``None`` for all
+
+
+class Shares(NamedTuple):
+    """Those of each block."""
+
+    local: Share
+    fetched: Sequence[Share]
+    summed: Share  # partials for others
 
 
 class Payload(NamedTuple):
@@ -211,53 +227,75 @@ class Forward(NamedTuple):
     requested_pi: Tensor
 
 
+class Fetching:
+    """Rows of one fetch after the other, while the next ones are under way."""
+
+    def __init__(
+        self, fetches: Sequence[Fetch], at_once: int, Z: Tensor, step: Step, out: Tensor | None
+    ) -> None:
+        self._rest, self._operand, self._handles = iter(fetches), (Z, step, out), list[Arriving]()
+        self._start(at_once)
+
+    def _start(self, count: int) -> None:
+        for fetch in islice(self._rest, count):
+            self._handles.append(fetch.exchange.begin(*self._operand))
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for handle in self._handles:  # which become more
+            yield handle.wait()
+            self._start(1)
+
+    def wait(self) -> None:
+        """Wait for all that is under way: peers write into these buffers."""
+        for handle in self._handles:
+            handle.wait()
+
+
 class Pass:
     """One layer of attention, through exchanges that are given."""
 
     def __init__(
         self,
         pieces: Pieces,
-        exchange: Exchange | None,
+        fetches: Sequence[Fetch],
         sums: PartialsExchange | None,
         fold: PartialsExchange | None,
         log_share: float = 0.0,
+        at_once: int = 1,
     ) -> None:
-        self.pieces, self.exchange = pieces, exchange
+        self.pieces, self.fetches, self.at_once = pieces, fetches, at_once
         self.sums, self.fold = sums, fold
         self._log_share = log_share
 
     def forward(self, inputs: Inputs, shares: Shares, step: Step, *, gradients: bool) -> Forward:
         """Weighted sums of rows of Z; as of :meth:`Attention.forward`. Collective."""
         Z, dst, scores, *_ = inputs
-        edges, dropouts = shares
-        parts, share = self.pieces, self._log_share
-        arriving = wait_partials = None
-        if self.exchange is not None:
-            # What gradients need is kept beyond the next exchange.
-            received = Z.new_empty(parts.fetched, Z.shape[1]) if gradients else None
-            arriving = self.exchange.begin(Z, step, received)
+        parts, share, wait_partials = self.pieces, self._log_share, None
+        # What gradients need is kept beyond the next exchange, unless it is fetched again.
+        saves = gradients and parts.rounds is None
+        fetched = Z.new_empty(parts.fetched if saves else 0, Z.shape[1])
         # Tensors of their own: an operator's results may not be the same.
         requested, gathered, requested_state = dst.new_empty(0, dst.shape[1]), dst[:0].clone(), None
+        arriving = Fetching(self.fetches, self.at_once, Z, step, fetched if saves else None)
         try:
             if self.fold is not None:
                 dst = gathered = self.unfold(_payload(dst, scores), step)[0]
             if self.sums is not None and parts.summed is not None:
                 (requested,) = self.sums.to_makers(_payload(dst, scores), step)()
-                block = EdgeBlock(parts.summed, requested, Z, dropout=dropouts[2])
+                block = EdgeBlock(parts.summed, requested, Z, *shares.summed)
                 requested_state = scores.attend(block, None, gradients=gradients)
                 means, lse = finish(requested_state, Z.dtype)
                 payload = Payload(means, (lse.clamp_(min=NOTHING),))
                 wait_partials = self.sums.to_owners(payload, step)
-            block = EdgeBlock(parts.local, dst, Z, edges[0], dropouts[0])
-            state = scores.attend(block, None, gradients=gradients)
-        finally:
-            # Whatever happened here: peers write into these buffers.
-            fetched = Z.new_empty(0, Z.shape[1]) if arriving is None else arriving.wait()
-        if parts.remote is not None:
-            block = EdgeBlock(parts.remote, dst, fetched, edges[1], dropouts[1])
+            block = EdgeBlock(parts.local, dst, Z, *shares.local)
             # To lower what is there raises what comes.
-            state = scores.attend(block, _raised_(state, share), gradients=gradients)
+            state = _raised_(scores.attend(block, None, gradients=gradients), share)
+            for fetch, rows, of_fetch in zip(self.fetches, arriving, shares.fetched, strict=True):
+                block = EdgeBlock(fetch.remote, dst, rows, *of_fetch)
+                state = scores.attend(block, state, gradients=gradients)
             state = _raised_(state, -share)
+        finally:
+            arriving.wait()
         saved = _saved(state if gradients else None, Z, scores)
         if wait_partials is not None and self.sums is not None:
             means, lse = wait_partials()
@@ -278,16 +316,14 @@ class Pass:
         lse.clamp_(min=NOTHING)
         requested_saved = _saved(requested_state if gradients else None, Z, scores)
         if not gradients:
-            fetched = Z.new_empty(0, Z.shape[1])
             requested, gathered = dst.new_empty(0, dst.shape[1]), dst[:0].clone()
         return Forward(out, lse, *saved, gathered, fetched, requested, *requested_saved)
 
     def backward(
         self, G: Tensor, inputs: Inputs, shares: Shares, saved: Forward, step: Step
-    ) -> tuple[Gradients, Tensor | None]:
-        """Gradients in all operands, and in what fetched sources contribute. Collective."""
+    ) -> tuple[Gradients, list[Tensor | None]]:
+        """Gradients in all operands, and in what edges of each fetch contribute. Collective."""
         Z, dst, scores, *_ = inputs
-        edges, dropouts = shares
         parts, share = self.pieces, self._log_share
         whole = Whole(G, saved.lse, head_products(G, saved.out, scores.heads))
         if self.fold is not None:
@@ -303,32 +339,41 @@ class Pass:
 
         requested = None if self.sums is None else self.sums.to_makers(_payload_of_row(whole), step)
         d_dst = scores.dst_gradient((saved.base, saved.P, saved.pi), whole)
-        da, returning, of_remote = torch.zeros_like(scores.a), None, None
-        if parts.remote is not None and self.exchange is not None:
-            block = EdgeBlock(parts.remote, dst, saved.fetched, edges[1], dropouts[1])
-            part = scores.gradient(block, weighted(whole))
-            returning = self.exchange.begin_adjoint(part.Z, step)
-            da, of_remote, d_dst = da + part.a, part.edges, _sum(d_dst, part.dst)
+        da, of_edges, dZ, returning = torch.zeros_like(scores.a), list[Tensor | None](), None, None
+        again = parts.rounds is not None
+        arriving = Fetching(self.fetches if again else (), self.at_once, Z, step.reversed(), None)
+        sources = arriving if again else [saved.fetched] * len(self.fetches)
         try:
-            dZ, returned = None, None
+            for fetch, rows, of_fetch in zip(self.fetches, sources, shares.fetched, strict=True):
+                block = EdgeBlock(fetch.remote, dst, rows, *of_fetch)
+                part = scores.gradient(block, weighted(whole))
+                returning = fetch.exchange.begin_adjoint(part.Z, step)
+                da, d_dst = da + part.a, _sum(d_dst, part.dst)
+                of_edges.append(part.edges)
+                if again:  # its buffers are those of the next group but one
+                    returning.wait()
+                    dZ = torch.zeros_like(Z) if dZ is None else dZ
+                    returning.add_to(dZ)
+            returned = None
             if requested is not None and self.sums is not None and parts.summed is not None:
                 theirs = weighted(Whole(*requested()))
-                block = EdgeBlock(parts.summed, saved.requested, Z, dropout=dropouts[2])
+                block = EdgeBlock(parts.summed, saved.requested, Z, *shares.summed)
                 part = scores.gradient(block, theirs)
                 requested_saved = saved.requested_base, saved.requested_P, saved.requested_pi
                 of_dst = _sum(scores.dst_gradient(requested_saved, theirs), part.dst)
                 assert of_dst is not None
-                dZ, da = part.Z, da + part.a
+                dZ, da = _sum(dZ, part.Z), da + part.a
                 returned = self.sums.to_owners(_payload(of_dst, scores), step)
-            block = EdgeBlock(parts.local, dst, Z, edges[0], dropouts[0])
+            block = EdgeBlock(parts.local, dst, Z, *shares.local)
             part = scores.gradient(block, whole)
         finally:
             if returning is not None:
                 returning.wait()
-        dZ = part.Z if dZ is None else dZ.add_(part.Z)
-        d_dst = _sum(d_dst, part.dst)
+            arriving.wait()
+        dZ, d_dst = _sum(dZ, part.Z), _sum(d_dst, part.dst)
         assert d_dst is not None
-        if returning is not None:
+        assert dZ is not None
+        if returning is not None and not again:
             returning.add_to(dZ)
         if returned is not None and self.sums is not None:
             d_dst = self.sums.add_(d_dst, *returned())
@@ -337,7 +382,7 @@ class Pass:
             assert parts.others is not None
             wait = self.fold.to_owners(_payload(d_dst[parts.others], scores), step)
             d_dst = self.fold.add_(d_dst[parts.mine], *wait())
-        return Gradients(dZ, d_dst, da + part.a, part.edges), of_remote
+        return Gradients(dZ, d_dst, da + part.a, part.edges), of_edges
 
     def unfold(
         self, payload: Payload, step: Step, nothing: tuple[float, ...] = (0.0, 0.0, 0.0)

@@ -17,12 +17,16 @@ from torch import Tensor
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
+from spgnn.exchange.peers import Rounds
 from spgnn.exchange.plan import Hop
 from spgnn.exchange.transport import Route, Subset
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 
-NEEDED = "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
+NEEDED = (
+    "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap, or peers with "
+    "--algo 1d and --cover column"
+)
 WHAT_WORKS = f"attention needs {NEEDED}"
 
 Marks = tuple[Tensor, Tensor]
@@ -60,7 +64,7 @@ class Pieces:
 
     local: Pattern  # [rows, columns]: sources at hand
     remote: Pattern | None = None  # [rows, fetched rows]: sources that are fetched
-    fetch: Stage | None = None  # how they are: its hops send rows as they are
+    fetch: Stage | None = None  # how they are: its hops send rows as they are, or in rounds
     # [partials to send, columns]: sources of other ranks' destinations, whose partial softmax this
     # rank sends
     summed: Pattern | None = None
@@ -84,6 +88,16 @@ class Pieces:
     def fetched(self) -> int:
         """Rows of sources that are received."""
         return 0 if self.remote is None else self.remote.shape[1]
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """What it takes to fetch from a few peers at a time: such rows are fetched again."""
+        return None if self.fetch is None else self.fetch.hops[0].rounds
+
+    @property
+    def saved(self) -> int:
+        """Fetched rows that are kept for gradients."""
+        return 0 if self.rounds is not None else self.fetched
 
     @property
     def requested(self) -> int:
@@ -155,11 +169,13 @@ def pieces(plan: Plan) -> Pieces:
     if not isinstance(first, Stage) or len(rest) > 1:
         raise InputError(f"{WHAT_WORKS}: this plan shares columns out, or has many stages")
     local, (mine, others, fold) = first.local.pattern, _folded(rest)
+    if rest and any(hop.rounds is not None for hop in first.hops):
+        raise InputError(f"{WHAT_WORKS}: this plan folds what a few peers at a time sent")
     if not first.hops or first.remote is None:
         return Pieces(local, mine=mine, others=others, fold=fold)
     remote, columns = first.remote.pattern, first.local.shape[1]
     everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
-    if all(hop.sends_rows and hop.sums is None and hop.rounds is None for hop in first.hops):
+    if all(hop.sends_rows and hop.sums is None for hop in first.hops):
         hops = tuple(replace(hop, send=CSR(hop.send.pattern)) for hop in first.hops)
         fetch = Stage(everything, None, hops)
         return Pieces(local, remote, fetch, mine=mine, others=others, fold=fold)

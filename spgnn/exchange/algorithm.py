@@ -165,7 +165,11 @@ class Algorithm:
             can -= {"learnt_values"}
         if not plain or self.exchange == "oblivious" or self.cover != "column":
             can -= {"whole_rows"}
-        if not plain or (self.relays and (self.cover != "column" or "relayed_rows" not in can)):
+        if self.schedule == "peers":
+            # Rows that arrive in turns are weighed in turns; partial softmaxes come all at once.
+            in_turns = "whole_rows" in self.named.can and self.cover == "column"
+            can -= set() if in_turns else {"attention"}
+        elif not plain or (self.relays and (self.cover != "column" or "relayed_rows" not in can)):
             can -= {"attention"}
         return can
 

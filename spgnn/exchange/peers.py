@@ -2,7 +2,7 @@
 
 Of each exchange, the rows of a few peers are under way at a time, in two buffers: while those of
 one group are multiplied, those of the next one travel. With a small budget there is one buffer. The
-adjoint goes the same way back. Nothing is fetched again in backward.
+adjoint goes the same way back. Products fetch nothing again in backward; attention does.
 
 In a round every rank talks with one peer, and nobody with two: a 1-factorisation of the complete
 graph, here by the circle method (Kirkman 1847; Lucas 1883). Odd numbers of ranks have a bye. What
@@ -171,6 +171,7 @@ class Piece:
 
     hop: Hop
     remote: CSR
+    received: Tensor | None = None  # int64: its rows among all received ones; ``None`` for all
 
 
 class Peers(Executor):
@@ -336,19 +337,20 @@ def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:
         return [Piece(hop, remote)]
     # The group that each received row is in, and its place there.
     group_of, place = np.zeros((2, counts.received), np.int64)
-    hops = []
+    hops, places = [], []
     for number, group in enumerate(groups):
         arriving, fewer_received = _listed(*rounds.stretches(group, counts.recv), counts.recv)
         leaving, fewer_sent = _listed(*rounds.stretches(group, counts.send), counts.send)
         group_of[arriving], place[arriving] = number, np.arange(len(arriving))
         rows = torch.from_numpy(leaving).to(hop.send.device)
         fewer = RowCounts(fewer_sent, fewer_received, counts.largest)
-        route = hop.route().taken(rows, torch.from_numpy(arriving).to(rows.device), fewer)
+        places.append(torch.from_numpy(arriving).to(rows.device))
+        route = hop.route().taken(rows, places[-1], fewer)
         send = take_rows(hop.send, rows)
         hops.append(replace(hop, send=send, counts=fewer, rounds=None, names=route.names))
     sizes = [each.counts.received for each in hops]
     blocks = _columns_of(remote, group_of, place, sizes)
-    return [Piece(*pair) for pair in zip(hops, blocks, strict=True)]
+    return [Piece(*each) for each in zip(hops, blocks, places, strict=True)]
 
 
 def _listed(
