@@ -219,7 +219,7 @@ class _SizedMatrix(DryMatrix):
     def attention(self) -> Any:
         sizes = {name: self._recording.size(self._layer, name) for name in EXTRA_ROWS}
         pieces = SimpleNamespace(
-            fetched=sizes["received"],
+            saved=sizes["received"],
             requested=sizes["requested"],
             partial_rows=sizes["partial"],
             fold=sizes["gathered"],
