@@ -33,6 +33,7 @@ class Picture:
     """Shapes in one style; coordinates are pixels of a page about as wide as a telephone's."""
 
     def __init__(self, title: str, height: int, width: int = 520) -> None:
+        self.width = width
         self.parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" role="img" font-family="system-ui, sans-serif" font-size="14">',
@@ -62,8 +63,13 @@ class Picture:
         self.parts.append(f'<circle cx="{x}" cy="{y}" r="{r}" {_written(look)}/>')
 
     def text(self, x: float, y: float, words: str, **style: object) -> None:
-        """One line of words."""
+        """One line of words, which must fit in the widest of usual fonts."""
         look = {"fill": INK, **style}
+        size = float(str(style.get("font_size", 14)))
+        width = len(words) * size * (0.6 if "font_weight" in style else 0.53)
+        left = x - width * {"middle": 0.5, "end": 1.0}.get(str(style.get("text_anchor")), 0.0)
+        if "transform" not in style and not 0 <= left <= left + width <= self.width:
+            raise ValueError(f"cut off, from {left:.0f} to {left + width:.0f}: {words}")
         self.parts.append(f'<text x="{x}" y="{y}" {_written(look)}>{words}</text>')
 
     def arrow(
@@ -383,7 +389,7 @@ def gains() -> Picture:
     )
     what = "Bytes that the busiest of 64 ranks sends or receives"
     picture = Picture(what, 40 + 34 * len(bars))
-    picture.text(20, 26, f"{what}, ten graphs", **BOLD)
+    picture.text(20, 26, what, **BOLD)
     for place, (name, times) in enumerate(bars):
         y = 40 + 34 * place
         picture.box(20, y, round(480 / times, 1), 24, place)
@@ -426,7 +432,7 @@ def fraud() -> Picture:
             picture.dot(here, y, 1 if ring else 2, r=7)
     for device in (0, 1, 3, 4, 5):
         picture.box(156 + 66 * device, 190, 18, 18, 3)
-    picture.text(150, 232, "orange: fraud; what was paid with the same device says so", fill=GREY)
+    picture.text(150, 232, "orange: fraud, as others of the device say", fill=GREY)
     return picture
 
 

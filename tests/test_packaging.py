@@ -60,8 +60,6 @@ def test_the_version_is_said_once():
 
 def test_the_conda_recipe_has_the_same_needs():
     recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
-    for workflow in ROOT.glob(".github/workflows/*.yml"):  # a source archive has none
-        assert yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
     assert recipe["context"]["version"] == spgnn.__version__
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     needs = {need.replace("torch>", "pytorch>") for need in project["project"]["dependencies"]}
@@ -69,6 +67,20 @@ def test_the_conda_recipe_has_the_same_needs():
     assert {need.replace(" ", "") for need in recipe["requirements"]["run"]} == {*needs, "python"}
     build = {need.replace(" ", "") for need in recipe["requirements"]["host"]}
     assert set(project["build-system"]["requires"]) <= build
+
+
+def test_workflows_run_what_there_is():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for workflow in ROOT.glob(".github/workflows/*.yml"):  # a source archive has none
+        jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
+        runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        assert runs
+        for words in (line.split() for run in runs for line in run.splitlines()):
+            if words[0] == "make":
+                assert words[-1] in targets
+            for word in words:
+                if word.startswith(("benchmarks/", "experiments/", ".ci/")):
+                    assert (ROOT / word).exists()
 
 
 def test_types_are_shipped():
