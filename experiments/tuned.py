@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 import spgnn
+from spgnn.addons.transformers import Polynormer, SGFormer
 from spgnn.data import Graph, load_dataset
 from spgnn.sparse import CSR
 
@@ -114,7 +115,7 @@ def parts_of(name: str, y: Tensor, seed: int, splits: str | None) -> Iterable[Te
     return order.tensor_split([len(y) * 6 // 10, len(y) * 8 // 10])
 
 
-def model_of(name: str, model: str, graph: Any, seed: int) -> nn.Module:
+def model_of(name: str, model: str, graph: Any, seed: int) -> Any:
     """A model of the paper's settings."""
     widths = graph.num_features, graph.num_classes
     if model in ("gcn", "sage", "gat", "batches"):
@@ -138,12 +139,12 @@ def model_of(name: str, model: str, graph: Any, seed: int) -> nn.Module:
         layers = {"trans_num_layers": 1, "gnn_num_layers": 4}
         drops = {"trans_dropout": own["drop"][0], "gnn_dropout": own["drop"][1]}
         options = layers | drops | {"graph_weight": own["weight"], "seed": seed}
-        return spgnn.nn.SGFormer(widths[0], 64, widths[1], **options)
+        return SGFormer(widths[0], 64, widths[1], **options)
     own = SETS[name].get(model, {"width": 64, "layers": (5, 1), "drop": (0.2, 0.7)})
     layers = dict(zip(("local_layers", "global_layers"), own["layers"], strict=True))
     drops = dict(zip(("in_dropout", "dropout"), own["drop"], strict=True))
     drops["global_dropout"] = drops["dropout"]
-    return spgnn.nn.Polynormer(
+    return Polynormer(
         widths[0], own["width"], widths[1], heads=8, **layers, **drops, local_attn=True, seed=seed
     )
 
@@ -171,7 +172,7 @@ def run(name: str, model: str, seed: int, splits: str | None, epochs: int | None
     optimizer = optimizer_of(name, model, module, rate, decay)
     curve: Curve = []
 
-    def note(record: dict[str, Any]) -> None:
+    def note(record: Mapping[str, Any]) -> None:
         curve.append((time.perf_counter() - began, record["val_acc"], record["test_acc"]))
 
     if model == "batches":
@@ -192,7 +193,7 @@ def by_batches(
     optimizer: torch.optim.Optimizer,
     seed: int,
     epochs: int,
-    note: Callable[[dict[str, Any]], None],
+    note: Callable[[Mapping[str, Any]], None],
 ) -> None:
     """Train by sampled neighbours, and score on the whole graph after each epoch."""
     fanouts = [10] * module.num_layers

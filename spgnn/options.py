@@ -374,15 +374,15 @@ Options = TypeVar("Options", bound=Record)
 
 def command_of(
     record: type[Options], body: Callable[[Options], None]
-) -> tuple[str, Callable[[Sequence[str]], None]]:
-    """A subcommand of ``spgnn`` whose options are one record: its description, its function."""
-    about = str(record.__doc__)
+) -> Callable[[Sequence[str]], None]:
+    """The function of the words of a subcommand of ``spgnn`` whose options are one record."""
 
     def with_words(words: Sequence[str]) -> None:
         program = f"spgnn {record.__name__.lower()}"
+        about = str(record.__doc__)
         body(record(**read_options([record], words, program=program, about=about)))
 
-    return about, with_words
+    return with_words
 
 
 def _app(options: Iterable[Option], program: str, about: str, unshown: Collection[str] = ()) -> App:

@@ -51,10 +51,7 @@ class Registry:
         """The thing of this name."""
         if name not in self:
             raise unknown(self.kind, name, self)
-        value = self._values[name]
-        if isinstance(value, str):
-            module, attribute = value.split(":")
-            self._values[name] = value = getattr(import_module(module), attribute)
+        self._values[name] = value = imported(self._values[name])
         return value
 
     def need(self, name: str, option: str, addon: str) -> Any:
@@ -62,6 +59,14 @@ class Registry:
         if name not in self:
             raise InputError(f"{option}: needs spgnn.addons.{addon}, which is not installed")
         return self[name]
+
+
+def imported(value: Any) -> Any:
+    """The thing itself, which may be given as ``"module:name"``."""
+    if not isinstance(value, str):
+        return value
+    module, attribute = value.split(":")
+    return getattr(import_module(module), attribute)
 
 
 # Who computes what: an `exchange.NamedScheme`
@@ -79,7 +84,27 @@ SCHEMES = Registry(
 # How messages are compressed or delayed: a subclass of `exchange.CodecLayer`, whose argument is
 # given by its name: ``Codec.of(NAME=ARGUMENT)``
 CODECS = Registry("codec")
-COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
+# Of `spgnn`: (about, function of the words, or the text of one)
+COMMANDS = Registry(
+    "command",
+    {
+        "info": ("Print what a graph holds.", "spgnn.commands:run_info"),
+        "shard": (
+            "Partition a graph and write each part into a folder of its own.",
+            "spgnn.commands:run_shard",
+        ),
+        "train": ("Train a graph neural network on a whole graph.", "spgnn.train.run:run_train"),
+        "infer": ("Run a trained model on a whole graph.", "spgnn.inference.cli:run_infer"),
+        "plot": (
+            "Draw the losses and scores of a training report against its epochs.",
+            "spgnn.commands:run_plot",
+        ),
+        "weights": (
+            "Write the weights of a checkpoint, or of a file of torch, as plain safetensors.",
+            "spgnn.commands:run_weights",
+        ),
+    },
+)
 # Whose a flag is: an `options.Configuration` or `Record`, by the program that reads it
 PROGRAMS = Registry(
     "program",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -10,10 +11,11 @@ import pytest
 from rich.table import Table
 
 import spgnn
-from spgnn import InputError
+from spgnn import InputError, commands
 from spgnn.__main__ import main as spgnn_command
 from spgnn.command import nbytes, run, say, show_table
 from spgnn.config import TrainConfig
+from spgnn.registry import COMMANDS
 from spgnn.train.run import main as train
 from tests.comm.jobs import Forked
 from tests.train.command import check_slip
@@ -205,3 +207,13 @@ def test_bytes(text, read):
 def test_what_is_no_number_of_bytes(text):
     with pytest.raises(InputError, match=r"'.*' must be bytes, as in 4096, 20MB or 2GiB"):
         nbytes(text)
+
+
+def test_the_list_of_commands_needs_no_torch():
+    program = "import sys, spgnn.__main__ as c; c.main(['--help']); print('torch' in sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert ended.stdout.splitlines()[-1] == "False", ended.stderr
+    records = (commands.Info, commands.Shard, commands.Weights, commands.Plot)
+    assert {record.__doc__ for record in records} <= {COMMANDS[name][0] for name in COMMANDS}

@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None, program: str = "gcn.py") -> int
     return run_job(read, body, reporting.publish)
 
 
+run_train = partial(main, program="spgnn train")
+
+
 def train(
     config: TrainConfig,
     comm: Communicator,

@@ -15,7 +15,10 @@ for _suffix in (".parquet", ".pq", ".arrow", ".feather", ".ipc"):
 WRITERS.add(".parquet", "spgnn.addons.io.parquet:TableWriter")
 GRAPH_METHODS.add("vertex_names", "spgnn.addons.io.parquet:vertex_names")
 OPENERS.add("through disk", "spgnn.addons.io.through_disk:open_through_disk")
-COMMANDS.add("download", "spgnn.addons.io.downloads:DOWNLOAD")
+COMMANDS.add(
+    "download",
+    ("Fetch a public data set and keep it as .npz.", "spgnn.addons.io.downloads:run_download"),
+)
 for _name in ("cora", "citeseer", "pubmed"):
     DOWNLOADS.add(_name, "spgnn.addons.io.downloads:load_planetoid")
 DOWNLOADS.add("reddit", "spgnn.addons.io.downloads:load_reddit")

@@ -349,4 +349,4 @@ def _download(options: Download) -> None:
     say(str(data_directory(options.data_dir) / f"{graph.name}.npz"))
 
 
-DOWNLOAD = command_of(Download, _download)
+run_download = command_of(Download, _download)

@@ -6,8 +6,14 @@ from spgnn.registry import COMMANDS, PLANNERS, PROGRAMS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-COMMANDS.add("machine", "spgnn.addons.plan.cli:MACHINE")
-COMMANDS.add("plan", "spgnn.addons.plan.cli:PLAN")
+COMMANDS.add("machine", ("Measure this machine.", "spgnn.addons.plan.cli:run_machine"))
+COMMANDS.add(
+    "plan",
+    (
+        "Rank all configurations of training a graph by predicted seconds.",
+        "spgnn.addons.plan.cli:run_plan",
+    ),
+)
 PROGRAMS.add("spgnn plan", "spgnn.addons.plan.cli:PlanConfig")
 PLANNERS.add("training", "spgnn.addons.plan.planned:fill_in")
 PLANNERS.add("distribute", "spgnn.addons.plan.planned:planned_placement")

@@ -381,7 +381,3 @@ def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:
             best[name] = min(place, best.get(name, place))
     shown = sorted(lines, key=lambda name: best[name])[:_MOST_LINES]
     return {name: list(lines[name].values()) for name in shown}
-
-
-MACHINE = ("Measure this machine.", run_machine)
-PLAN = ("Rank all configurations of training a graph by predicted seconds.", run_plan)
