@@ -26,7 +26,6 @@ from spgnn.data import (
     with_edge_index,
 )
 from spgnn.errors import InputError, memory_for, unknown
-from spgnn.exchange import Algorithm
 from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
@@ -192,6 +191,7 @@ class HeteroArrays:
                 imbalance=how.imbalance,
                 seed=how.seed,
                 weights=weights,
+                nodes=how.nodes,
                 progress=progress,
             )
         cuts = np.split(labels.astype(np.int64), np.cumsum([*self.sizes.values()])[:-1])
@@ -207,6 +207,16 @@ def _about(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {error}") from None
 
 
+def _dealt(parts: Int64Array, how: Placement, ranks: int) -> Int64Array:
+    """The rank of each vertex, of its part: several neighbouring ranks may have slices of one."""
+    count = how.algorithm.parts(ranks)
+    if count == ranks:
+        return parts
+    layout, slices = RowLayout.from_labels(parts, count), ranks // count
+    place = layout.dealt(inverse_permutation(grouped_order(parts, count)), slices)
+    return layout.split(slices).owner(place)
+
+
 def _width(x: Tensor | None) -> int:
     return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
 
@@ -215,7 +225,7 @@ def distribute_types(
     data: Any, how: Placement, codecs: GraphCodecs, comm: Communicator, others: Mapping[str, Any]
 ) -> HeteroDistGraph:
     """Partition rank 0's ``HeteroData`` and give every rank its part. Collective."""
-    comm.on_every_rank(lambda: _check(how.algorithm, codecs, others))
+    comm.on_every_rank(lambda: _check(others))
 
     def opened() -> tuple[HeteroArrays, dict[str, Int64Array], dict[str, Any] | None]:
         with memory_for("the HeteroData"):
@@ -223,7 +233,8 @@ def distribute_types(
             if not isinstance(how.partition, str):
                 how.check_ready("partition")
             objective = objective_for(how.algorithm.cover, how.partition, how.objective)
-            return arrays, *arrays.labels(how, comm.size, objective)
+            labels, report = arrays.labels(how, how.algorithm.parts(comm.size), objective)
+            return arrays, {k: _dealt(one, how, comm.size) for k, one in labels.items()}, report
 
     arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
     names = comm.from_rank_zero(
@@ -273,15 +284,11 @@ def distribute_types(
     return HeteroDistGraph(types, relations, notes, comm, how.algorithm, report, codecs)
 
 
-def _check(algorithm: Algorithm, codecs: GraphCodecs, others: Mapping[str, Any]) -> None:
+def _check(others: Mapping[str, Any]) -> None:
     """Refuse what is not there for several vertex types."""
     for name, value in others.items():
         if value is not None:
             raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
-    if algorithm != Algorithm(cover=algorithm.cover):
-        raise InputError(f'several vertex types need algo="1d" and any cover, got {algorithm}')
-    if not codecs.codec.exact and algorithm.cover != "column":
-        raise InputError('codec= of several vertex types needs whole rows: cover="column"')
 
 
 def _recognises(data: object) -> bool:

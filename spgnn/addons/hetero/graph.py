@@ -17,14 +17,13 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn.attention import EdgeDropout
 from spgnn.comm import Communicator, Mesh
-from spgnn.data import classes_of
+from spgnn.data import add_self_loops, classes_of, degree_scales
 from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph import (
@@ -37,6 +36,7 @@ from spgnn.graph import (
     Edges,
     Graph,
     GraphCodecs,
+    LocalEdges,
     Named,
     Normalisation,
     as_rows,
@@ -150,7 +150,10 @@ class VertexType(_Store, DistVertices):
     def A(self) -> DistMatrix:
         """A row that names every vertex whose row this rank needs: what the halo is of."""
         if self._matrix is None:
-            raise InputError('halos and edge_index need whole rows of all sources: cover="column"')
+            raise InputError(
+                'halos, edges one by one and edge_index need whole rows of all sources: algo="1d", '
+                'cover="column"'
+            )
         return self._matrix
 
     @property
@@ -384,7 +387,7 @@ class Relation(_Relation, Block):
 
 
 class CoveredRelation(_Relation):
-    """One rank's edges of one relation with a plan of its own: partial sums travel, or rows."""
+    """One rank's edges of one relation with a plan of its own, of any algorithm."""
 
     def __init__(
         self,
@@ -394,22 +397,16 @@ class CoveredRelation(_Relation):
         targets: VertexType,
         algorithm: Algorithm,
         mesh: Mesh,
+        number: int,
     ) -> None:
         self.edge_type_name, self.sources = name, sources
         self.comm, self.attributes = sources.comm, edges.attributes
-        self._targets, self._algorithm, self._mesh = targets, algorithm, mesh
-        self.edge_weight = weight = edges.attributes.get("edge_weight")
-        source, target = edges.index.cpu().numpy()
-        values = (
-            np.ones(len(source)) if weight is None else weight.reshape(-1).double().cpu().numpy()
-        )
-        shape = (targets.own_rows, sources.num_nodes)
+        self._targets, self._algorithm, self._mesh, self._number = targets, algorithm, mesh, number
+        self.edge_weight = edges.attributes.get("edge_weight")
+        self._index = edges.index.cpu().numpy()
         # In double precision until it is known what is multiplied.
-        self._rows = CSR.from_scipy(scipy.sparse.csr_array((values, (target, source)), shape=shape))
-        if not sources.comm.agree(int(weight is not None or self._rows.nnz < len(source))):
-            self._rows = self._rows.with_values(None)
         self._dtype = torch.float32
-        self._matrices: dict[tuple[str, torch.dtype], DistMatrix] = {}
+        self._matrices: dict[str, DistMatrix] = {}
 
     @property
     def pattern(self) -> Pattern:
@@ -418,31 +415,72 @@ class CoveredRelation(_Relation):
 
     edge_index = pattern
 
+    @property
+    def local_edges(self) -> LocalEdges:
+        """Refused as well."""
+        _ = self.pattern
+        return super().local_edges
+
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
-        """A or D^-1 A. Collective when it is asked for first."""
-        self._check(normalisation, "none", "row")
-        kind = normalisation, self._dtype
-        if kind not in self._matrices:
-            block = self._rows
-            if normalisation == "row":
-                sums = torch.from_numpy(np.asarray(block.to_scipy().sum(1), np.float64))
-                scale = torch.where(sums > 0, sums, torch.inf).reciprocal()
-                block = block.with_scales(scale, None)
+        """As of any graph; between two types A or D^-1 A. Collective when it is asked for first."""
+        if self.bipartite:
+            self._check(normalisation, "none", "row")
+        name = f"{self.code} {normalisation} {str(self._dtype).removeprefix('torch.')}"
+        if name not in self._matrices:
+            ids, (loops, scaling) = self._targets.vertex_ids.cpu(), RECIPES[normalisation]
+            block = self._rows(single=loops > 0)
+            if loops:
+                block = add_self_loops(
+                    block, self.sources.layout.range(self.sources.comm.rank)[0], loops
+                )
+            scales = self.sources.comm.on_every_rank(
+                lambda: degree_scales(block, scaling, ids, torch.float64)
+            )
+            of_rows, of_columns = (None if one is None else one.to(self._dtype) for one in scales)
             built = DistMatrix.build(
-                block.to(self._dtype),
+                block.to(self._dtype).with_scales(of_rows, None),
                 self.sources.layout,
                 self._mesh,
                 row_layout=self._targets.layout,
                 algorithm=self._algorithm,
+                column_scale=of_columns,
             )
-            self._matrices[kind] = built.to(self.sources.device)
-        return self._matrices[kind]
+            A = self._matrices[name] = built.to(self.sources.device)
+            place = self._number * len(RECIPES) + list(RECIPES).index(normalisation)
+            self.sources._codecs.put(A, name, place, self.sources.vertex_ids)
+        return self._matrices[name]
+
+    @property
+    def code(self) -> str:
+        """Its name in states of codecs."""
+        return " ".join(self.edge_type_name).replace(".", "#")
+
+    def coded(self, normalisation: Any, dtype: str) -> DistMatrix:
+        """The matrix that multiplies operands of a dtype, by its name. Collective."""
+        self._dtype = getattr(torch, dtype)
+        return self.matrix(normalisation)
+
+    def _rows(self, *, single: bool) -> CSR:
+        """Own rows, an entry an edge; of several self-loops of a vertex the last if `single`."""
+        source, target = self._index
+        order = np.lexsort((source, target))
+        if single:
+            first = self.sources.layout.range(self.sources.comm.rank)[0]
+            loop = np.flatnonzero(source[order] == target[order] + first)
+            order = np.delete(order, loop[:-1][np.diff(target[order][loop]) == 0])
+        lengths = np.bincount(target[order], minlength=self._targets.own_rows)
+        indptr = torch.from_numpy(np.append(0, lengths.cumsum()))
+        shape, weight = (self._targets.own_rows, self.sources.num_nodes), self.edge_weight
+        columns, values = torch.from_numpy(source[order]), None
+        if weight is not None:
+            values = weight.reshape(-1).double().cpu()[torch.from_numpy(order)]
+        return CSR.of(indptr, columns, shape, values)
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """As any graph, with a matrix for operands of this dtype. Collective."""
-        if request.reduce != "sum":
+        if request.reduce not in ("sum", "attention") or request.edge is not None:
             raise InputError(
-                f"{self._name}: {request.reduce} needs cover=column, not only sums and means"
+                f"{self._name}: {request.reduce} needs whole rows: 1D and cover=column"
             )
         double = request.dense.dtype == torch.float64
         self._dtype = torch.float64 if double else torch.float32
@@ -491,7 +529,7 @@ class HeteroDistGraph(DistributedGraph):
             name: VertexType(name, comm, own, self._codecs) for name, own in types.items()
         }
         self.attributes, self._absent = _on(self.device, notes[None][0]), notes[None][1]
-        self.covered = algorithm.cover != "column"
+        self.covered = algorithm != Algorithm()
         edges_here = sum(edges.index.shape[1] for edges in relations.values())
         self.num_edges = comm.agree(edges_here, "sum")
         self.relations: dict[EdgeType, Any] = {}
@@ -502,14 +540,14 @@ class HeteroDistGraph(DistributedGraph):
                 starts = [edges.index[0].numpy() for r, edges in relations.items() if r[0] == name]
                 source.build_halo(np.concatenate(starts or none))
                 self._codecs.put(source.A, name.replace(".", "#"), number, source.vertex_ids)
-        for relation, edges in relations.items():
+        for number, (relation, edges) in enumerate(relations.items()):
             source, target = self.vertices[relation[0]], self.vertices[relation[2]]
             if self.covered:
                 first = target.layout.range(comm.rank)[0]
                 index = torch.stack((edges.index[0], edges.index[1] - first))
                 own = Edges(index, edges.attributes).to(self.device)
                 self.relations[relation] = CoveredRelation(
-                    relation, own, source, target, algorithm, self.mesh
+                    relation, own, source, target, algorithm, self.mesh, number
                 )
             else:
                 ranges = (one.layout.range(comm.rank) for one in (source, target))
@@ -524,6 +562,11 @@ class HeteroDistGraph(DistributedGraph):
     def __repr__(self) -> str:
         own = ", ".join(f"{name}: {one.own_rows}" for name, one in self.vertices.items())
         return f"HeteroDistGraph({own}; rank {self.comm.rank} of {self.comm.size})"
+
+    def _coded_matrix(self, name: str) -> DistMatrix | None:
+        relation, *kind = name.rsplit(" ", 2)
+        of = {one.code: one for one in self.relations.values() if self.covered}.get(relation)
+        return None if of is None else of.coded(*kind)
 
     def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
         """The rows of a source type that its relations read: their halo, or own ones. Collective.
