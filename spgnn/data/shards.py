@@ -263,6 +263,11 @@ class ShardDirectory(GraphSource):
         open_array(opened.path(name), opened.records[name], writable=False)
         return opened.path(name), HEADER_BYTES
 
+    def edge_dim(self, part: int) -> int:
+        """Features of an edge of a part; 0 without."""
+        record = self._part(part).records.get("edge_attr")
+        return 0 if record is None else record.shape[1]
+
     def vertices_of(self, part: int) -> tuple[Tensor | None, VertexData]:
         """Original ids of a part's vertices, if they have been moved, and labels and masks."""
         opened = self._part(part)

@@ -1,4 +1,5 @@
 from .distribute import distribute as distribute
+from .from_config import check_edge_features as check_edge_features
 from .from_config import check_weights_of as check_weights_of
 from .from_config import dense_for_reduction as dense_for_reduction
 from .from_config import features_of as features_of

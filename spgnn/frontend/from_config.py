@@ -18,7 +18,7 @@ from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData, labelled
 from spgnn.data.normalise import Normalisation, check_weights, row_normalise_features
 from spgnn.data.normalise import normalisation_of as own_normalisation
-from spgnn.data.source import GraphSource
+from spgnn.data.source import GraphMeta, GraphSource
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
@@ -125,20 +125,24 @@ def training_graph(
 
 def _edges_of(config: TrainConfig, graph: DistGraph) -> tuple[Tensor, Tensor]:
     """Ends and features of a rank's edges, as wide as the model wants them. Collective."""
-    width, there = config.model.edge_dim, graph.share.edge_attr
-    named = f"--model {config.model.model} with model.edge-dim {width}"
-    if there is None:
-        raise InputError(
-            f"{graph.meta.name} has no features of edges (edge_attr), {named} needs some"
-        )
-    if there.shape[1] != width:
-        raise InputError(
-            f"{graph.meta.name}: edges have {there.shape[1]} features, {named} does not fit: "
-            f"--set model.edge-dim={there.shape[1]}"
-        )
+    there = graph.share.edge_attr
+    check_edge_features(config, graph.meta, 0 if there is None else there.shape[1])
     edges = graph.local_edge_index, graph.edge_attr
     assert edges[1] is not None
     return edges[0], edges[1].to(weights_of(config.training.dtype))
+
+
+def check_edge_features(config: TrainConfig, meta: GraphMeta, there: int) -> None:
+    """Refuse edges whose features are not as many as the model wants."""
+    width = config.model.edge_dim
+    named = f"--model {config.model.model} with model.edge-dim {width}"
+    if not there:
+        raise InputError(f"{meta.name} has no features of edges (edge_attr), {named} needs some")
+    if there != width:
+        raise InputError(
+            f"{meta.name}: edges have {there} features, {named} does not fit: "
+            f"--set model.edge-dim={there}"
+        )
 
 
 def share_of(

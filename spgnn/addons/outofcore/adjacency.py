@@ -34,7 +34,7 @@ class Adjacency:
     blocks: Blocks  # global columns, by chunks
     layout: RowLayout  # who owns which rows
     symmetric: bool  # whether the whole adjacency is its own transpose, weights included
-    weighted: bool
+    weighted: bool  # or with features of edges as values, which no sum takes
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,8 @@ def statistics_of(
         indptr, indices = block.indptr.numpy(), block.indices.numpy()
         if loops:
             missing[begin:end] = _without_loop(indptr, indices, first + begin)
-        degree[begin:end] = row_sums(block)
+        if kind != "none":
+            degree[begin:end] = row_sums(block)
         if len(seen):
             seen[indices] = True
     seen[first:last] = False

@@ -92,28 +92,33 @@ class FileExtent:
 class _FileArray:
     """Numbers of one dtype in a file, and two buffers that stretches of it are read into."""
 
-    def __init__(self, where: FileExtent, dtype: torch.dtype, counts: Transfers) -> None:
-        self.path, self.dtype = where.path, dtype
+    def __init__(
+        self, where: FileExtent, dtype: torch.dtype, counts: Transfers, width: int = 1
+    ) -> None:
+        self.path, self.dtype, self._width = where.path, dtype, width
         self._offset, self._file = where.offset, DirectFile(where.path, counts)
         self._buffers: dict[int, Bytes] = {}
         self.longest = 0  # numbers of the longest stretch
 
     def read(self, begin: int, end: int, buffer: int | None = None) -> Tensor:
-        item = self.dtype.itemsize
-        nbytes = (end - begin) * item
+        item = self.dtype.itemsize * self._width
+        nbytes, shape = (end - begin) * item, (-1, self._width)[: 1 + (self._width > 1)]
         if not nbytes:
-            return torch.empty(0, dtype=self.dtype)
+            return torch.empty(0, dtype=self.dtype).view(0, *shape[1:])
         into = None
         if buffer is not None:
             if buffer not in self._buffers:
                 self._buffers[buffer] = page_buffer(self.longest * item + 2 * PAGE)
             into = self._buffers[buffer]
         read = self._file.read(self._offset + begin * item, nbytes, into)
-        return torch.from_numpy(read).view(self.dtype)
+        return torch.from_numpy(read).view(self.dtype).view(shape)
 
 
 class FileBlocks(Blocks):
-    """Blocks that are read from a disk, the next one while one is worked on."""
+    """Blocks that are read from a disk, the next one while one is worked on.
+
+    Values are `width` numbers of each nonzero.
+    """
 
     def __init__(
         self,
@@ -125,12 +130,15 @@ class FileBlocks(Blocks):
         values: FileExtent | None,
         counts: Transfers,
         checked: bool = False,
+        width: int = 1,
     ) -> None:
         super().__init__(bounds, columns)
         self._checked = checked
         self._indptr = _FileArray(indptr, torch.int64, counts)
         self._indices = _FileArray(indices, index_dtype(columns), counts)
-        self._values = None if values is None else _FileArray(values, torch.float32, counts)
+        self._values = None
+        if values is not None:
+            self._values = _FileArray(values, torch.float32, counts, width)
         starts = torch.cat([self._indptr.read(bound, bound + 1) for bound in self.bounds])
         if int(starts[0]) < 0 or bool((starts.diff() < 0).any()):
             raise InputError(f"{indptr.path}: row offsets must rise from 0")
@@ -141,7 +149,7 @@ class FileBlocks(Blocks):
             if array is not None:
                 array.longest = int(starts.diff().max())
         # Row offsets, columns, and values if there are any.
-        entry += 0 if values is None else 4
+        entry += 0 if values is None else 4 * width
         offsets = 8 * (self.bounds[-1] + len(self.bounds) - 1)
         self.nbytes = offsets + entry * int(starts.diff().sum())
 
@@ -196,6 +204,7 @@ class BlockWriter:
         self._paths = list[Path]()
         if directory is None:
             return
+        self._width = 1
         arrays = ["indptr", "indices", *(["values"] if weighted else [])]
         self._paths = [directory / f"{name}.{array}" for array in arrays]
         self._files = [DirectFile(path, counts, create=True) for path in self._paths]
@@ -216,6 +225,7 @@ class BlockWriter:
         self._append(1, block.indices.to(self._index))
         if len(self._paths) > 2:
             assert block.values is not None
+            self._width = block.values[:1].numel() or self._width
             self._append(2, block.values.float())
         self._nonzeros += block.nnz
         self._bounds.append(self._bounds[-1] + block.shape[0])
@@ -236,6 +246,7 @@ class BlockWriter:
             values=values[0] if values else None,
             counts=self._counts,
             checked=True,
+            width=self._width,
         )
 
     def _append(self, array: int, numbers: Tensor) -> None:

@@ -24,6 +24,7 @@ _COPIES = 12  # of a chunk's rows in the widest layer: forward, backward, on the
 _FEATURE_COPIES = 4  # of a chunk's features: as they are read, the next ones, and converted
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 _REDUCED_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
+_EDGE_COPIES = 6  # of what a layer makes of an edge, and of a source, and their gradients
 _ATTENTION_COPIES = 4  # more, for attention: running sums, destination scores, gradients
 
 
@@ -155,8 +156,10 @@ def decide(
             break
         number = min(2 * number, most)
     least = priced(most, replace(placement, panel_bytes=sizes.itemsize)).bytes
-    what = "head" if any(layer.heads for layer in sizes.dry.layers) else "column"
-    raise _too_little(memory, least, itself, f"one {what} of an operand must fit; give more")
+    layers = sizes.dry.layers
+    what = "one head" if any(layer.heads for layer in layers) else "one column"
+    what = "all columns" if any(layer.edgewise for layer in layers) else what
+    raise _too_little(memory, least, itself, f"{what} of an operand must fit; give more")
 
 
 def memory_needed(
@@ -188,6 +191,10 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
         features = _FEATURE_COPIES * layer.f_in + copies * width
         numbers = copies * max(width, layer.f_in) if number else features
         most = max(most, size.rows * numbers)
+        if layer.edgewise:  # a chunk's edges, and all of their sources
+            edges = sizes.nonzeros + size.rows
+            sources = min(edges, chunks * (size.columns + sizes.received))
+            most = max(most, width * _EDGE_COPIES * (edges + sources))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / chunks
     # Of rows in 16 bits some copies are float32.
     return int(blocks + max(sizes.itemsize, 4) * _UNEVEN * most / chunks)

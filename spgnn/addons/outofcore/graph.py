@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,7 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, Normalisation, VertexData, row_normalise_features
 from spgnn.direct import DirectFile, Transfers, keep_pages
+from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.layout import RowLayout
 from spgnn.nn import dtype_of, weights_of
@@ -73,10 +74,11 @@ class ChunkedDataset:
     normalisation: Normalisation = "none"  # of the adjacency
     loops: bool = False  # whether every vertex is to have a self-loop
     labels: Labels | None = None  # ``None`` if nothing is to be learnt
+    edge_dim: int = 0  # features of an edge, which are the values of blocks then
 
     def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
         """Own rows of the adjacency, by chunks."""
-        weighted = self.meta.weighted
+        weighted = self.meta.weighted or self.edge_dim > 0
         symmetric = not self.meta.directed and not weighted
         return Adjacency(self.blocks(bounds), self.layout, symmetric, weighted)
 
@@ -112,6 +114,11 @@ class ChunkedGraph:
         self._file = DirectFile(X.path, counts) if isinstance(X, FileExtent) else None
         # More chunks than rows would be empty, and each takes its time.
         chunks = min(storage.chunks, comm.agree(rows)) or None
+        if model.edgewise and (dataset.normalisation != "none" or model.multiplies):
+            raise InputError(
+                f"--model {config.model.model}: layers that look at edges one by one, and layers "
+                "that multiply with a normalised matrix, are not processed in chunks together"
+            )
         adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))
         statistics = statistics_of(
             adjacency,
@@ -133,14 +140,14 @@ class ChunkedGraph:
             rows=rows,
             received=len(statistics.needed),
             nonzeros=dataset.starts(rows),
-            weighted=adjacency.weighted,
+            values=dataset.edge_dim or adjacency.weighted,
             itemsize=self.dtype.itemsize,
             fixed_bytes=fixed,
             propagated_itemsize=stored.itemsize,
             in_files=self._file is not None,
         )
         # Outputs that depend on all layers need the same rows of each; moments are of all vertices.
-        every_row = model.jumps or config.model.makes_all_rows
+        every_row = model.jumps or config.model.makes_all_rows or len(model.edgewise) > 0
         self._prunes = config.algorithm.prune and not every_row
         if labels is not None:
             labelled, blocks = labels.mask(rows, training=False), adjacency.blocks
@@ -179,6 +186,8 @@ class ChunkedGraph:
         )
         self.row_scale, self.column_scale = statistics.row_scale, statistics.column_scale
         self._received_ids = self.matrix.received_ids(dataset.ids) if model.drops_edges else None
+        if model.edgewise and model.drops_edges:
+            self.matrix = replace(self.matrix, ids=self.ids_of_columns(self.matrix))
         self.propagated = self._propagate(stored, memory) if propagates else None
         self.whole = [self.matrix] * model.layers
         self._outputs: MappedRows | None = None

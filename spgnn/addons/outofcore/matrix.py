@@ -23,6 +23,7 @@ from spgnn.addons.outofcore.attention_panel import (
     panel_bytes,
 )
 from spgnn.addons.outofcore.blocks import Blocks
+from spgnn.addons.outofcore.edges import EdgeByEdge, RowsOf
 from spgnn.addons.outofcore.tables import Table, memory_rows
 from spgnn.attention import EdgeDropout
 from spgnn.graph import AttentionScores
@@ -73,11 +74,18 @@ class Request(NamedTuple):
     reduce: str = "sum"
     scores: AttentionScores | None = None  # with attention
     dropped: EdgeDropout | None = None  # with attention, in training
+    rows_of: RowsOf | None = None  # of a layer that looks at edges one by one: all of it
+    width: int = 0  # columns of its result
 
     @property
     def linear(self) -> bool:
         """True if backward does without the operand, as of a sum."""
-        return self.reduce == "sum"
+        return self.reduce == "sum" and self.rows_of is None
+
+    @property
+    def whole(self) -> int:
+        """Pieces of a row that panels do not cut: heads, or all of it; 0: any columns."""
+        return self.heads.number if self.rows_of is None else 1
 
     @property
     def heads(self) -> Heads:
@@ -119,6 +127,7 @@ class ChunkMatrix:
     transposed: Blocks | None = None  # own rows of Bᵀ; None: B is symmetric
     to_others: Blocks | None = None  # the other rows of B's transpose, if there are any
     halo: DistMatrix | None = None  # picks the rows of other ranks; None on one rank
+    ids: Tensor | None = None  # original ids of the columns, where layers look at edges
 
     @property
     def halo_rows(self) -> int:
@@ -210,9 +219,11 @@ class ChunkMatrix:
 
     def _answers(
         self, request: Request | None, scores: ScoreTables | None
-    ) -> _Sums | _Reductions | _Attention:
+    ) -> _Sums | _Reductions | _Attention | EdgeByEdge:
         if request is None or request.linear:
             return _Sums(self)
+        if request.rows_of is not None:
+            return EdgeByEdge(self, request.rows_of)
         if scores is None:
             return _Reductions(self, request.reduce)
         return _Attention(self, request, scores)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from spgnn.addons.outofcore.edges import EdgeRows
 from spgnn.addons.outofcore.matrix import Request
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
@@ -26,20 +28,24 @@ from spgnn.graph import (
     Moments,
     Normalisation,
     Propagated,
+    densified,
     times,
 )
 from spgnn.kernels import bfloat16, transposed_times
 from spgnn.nn import (
+    AttentionConv,
     DropoutKeys,
     Norm,
     Stack,
     Stage,
     dropout,
     flatten_stages,
+    keys_on,
     layer_widths,
     run_stages,
     run_until,
 )
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
 
@@ -171,13 +177,10 @@ class ChunkRows(Graph):
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """The given product, with what a layer adds to it."""
-        Z, first = self._product, self._first
-        if Z is None:
+        first = self._first
+        if self._product is None:
             return self._of_propagated(request)
-        self._product = None  # or autograd's graph, which knows these rows, would be a cycle
-        if torch.is_grad_enabled():
-            Z = with_backward(Z, self._keep_gradient)
-        operand = Z
+        operand = Z = self.product()
         if request.self_loop is not None and first:
             assert request.weight is not None
             assert not isinstance(request.operand, Propagated)
@@ -185,6 +188,12 @@ class ChunkRows(Graph):
         elif request.self_loop is not None:
             operand = request.dense
         return self._combine(request, Z, operand, first=first)
+
+    def product(self) -> Tensor:
+        """The given product, whose gradient is kept."""
+        Z, self._product = self._product, None  # or autograd's graph, which knows it, were a cycle
+        assert Z is not None
+        return with_backward(Z, self._keep_gradient) if torch.is_grad_enabled() else Z
 
     def _of_propagated(self, request: Aggregation) -> Tensor:
         """Multiply A·X with the weights, or take the product that was kept."""
@@ -221,8 +230,10 @@ class ChunkRows(Graph):
 class ChunkedModel:
     """The layers of a model, one at a time, on the rows of any chunk."""
 
-    def __init__(self, model: Stack) -> None:
-        self.model, self.layers = model, model.num_layers
+    def __init__(self, model: Stack, edge_dim: int = 0) -> None:
+        self.model, self.layers, self.edge_dim = model, model.num_layers, edge_dim
+        # Layers that look at edges one by one, and the columns of what they make.
+        self.edgewise: dict[int, int] = {}
         # True if model outputs depend on the outputs of all layers, not of the last one alone.
         self.jumps = model.jk_mode not in (None, "last")
         ends = model.in_channels, model.hidden_channels, model.num_layers, model.out_channels
@@ -233,7 +244,8 @@ class ChunkedModel:
 
     def reads_own(self, number: int) -> bool:
         """True if a layer reads its own input rows as well as the product."""
-        return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
+        by_layer = number not in self.edgewise and self.model.convolutions[number].uses_own_rows
+        return by_layer or len(self.model.residuals) > 0
 
     @property
     def multiplies(self) -> bool:
@@ -243,7 +255,11 @@ class ChunkedModel:
     @property
     def drops_edges(self) -> bool:
         """True if a layer drops attention weights in training, as a function of original ids."""
-        return any(request.dropped is not None for request in self.requests)
+        layers = self.model.convolutions
+        return any(
+            request.dropped is not None or (number in self.edgewise and layers[number].uses_keys)
+            for number, request in enumerate(self.requests)
+        )
 
     def norms(self, number: int) -> int:
         """Norms of a layer that need moments over all vertices, as the model is now."""
@@ -268,29 +284,57 @@ class ChunkedModel:
         return CSR.of(indptr, none[0], (rows, self.widths[0]), none[1])
 
     def of_no_rows(self, number: int, width: int, *, sparse: bool = False) -> Request:
-        """A layer's request in training; refuses layers that are no single aggregation."""
+        """A layer's request in training.
+
+        One that is no single product, reduction or attention with self-loops looks at edges one by
+        one; refuses layers that cannot do so either.
+        """
         layer, nobody = self.model.convolutions[number], torch.empty(0, dtype=torch.int64)
+        keys = DropoutKeys(nobody, 0, 0)
         H: Features = torch.empty(0, width, dtype=self.dtype).requires_grad_()
         if not number:
             H = self.zeros(0, sparse=sparse)
-        request: Request | None = None
         with torch.enable_grad(), suppress(InputError):  # if it needs features of edges
-            request = self.request(number, H, nobody, DropoutKeys(nobody, 0, 0))
-        attends = request is not None and request.scores is not None
-        fits = layer.accepts_propagated or (request is not None and not request.linear)
-        skips = attends and (layer.uses_own_rows or not getattr(layer, "add_self_loops", True))
-        if request is None or not layer.aggregates_once or not fits or skips:
+            if layer.aggregates_once or number in self.edgewise:
+                request = self.request(number, H, nobody, keys)
+                fits = layer.accepts_propagated or not request.linear
+                loops = layer.add_self_loops if isinstance(layer, AttentionConv) else True
+                skips = request.scores is not None and (layer.uses_own_rows or not loops)
+                if fits and not skips:
+                    return request
+        pattern = Pattern(torch.tensor([0, 0]), nobody, (1, 1))
+        block = CSR(pattern, torch.empty(0, self.edge_dim) if self.edge_dim else None)
+        x = torch.zeros(1, width, dtype=self.dtype)
+        try:
+            with torch.no_grad():
+                Z = self._of_edges(number, keys, x, block, torch.zeros(1, dtype=torch.int64))
+        except InputError as error:
             raise InputError(
-                f"{type(self.model).__name__}: --memory, --spill and --chunks need layers that are "
-                "a product with the graph's matrix, a reduction of neighbours, or attention with "
-                "self-loops and without edge features or a skip of its own"
-            )
-        return request
+                f"{type(self.model).__name__}: --memory, --spill and --chunks: {error}"
+            ) from None
+        self.edgewise[number] = Z.shape[1]
+        return self.request(number, H, nobody, keys)
+
+    def _of_edges(
+        self, number: int, keys: DropoutKeys | None, x: Tensor, block: CSR, ids: Tensor
+    ) -> Tensor:
+        """The rows of a layer that looks at edges one by one, up to its tail."""
+        layer, graph = self.model.convolutions[number], EdgeRows(block, ids, x.dtype, self.model)
+        keys = keys_on(keys, ids) if layer.uses_keys else None
+        if layer.aggregates_once:
+            return layer.update(graph.aggregate(layer.aggregation(x, graph, None, keys)), x, graph)
+        Z: Tensor = layer(x, graph, **({"keys": keys} if layer.uses_keys else {}))
+        return Z
 
     def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
         """A layer's request for the rows that it is given [rows, f], with their ids."""
         rows = ChunkRows(ids)
         H = self.model.entering(number, H, rows, keys)
+        if number in self.edgewise:
+            assert not isinstance(H, Propagated)
+            operand = densified(H) if isinstance(H, CSR) else H
+            rows_of = partial(self._of_edges, number, keys)
+            return Request(operand, rows_of=rows_of, width=self.edgewise[number])
         request = self._aggregation(number, H, rows, keys)
         operand, first = rows.operand(request)
         return Request(operand, first, request.reduce, request.scores, request.dropped)
@@ -303,31 +347,37 @@ class ChunkedModel:
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
         """Output rows of a layer [rows, f], of its input: no rows where it does not read them."""
-        Z, stages = self._updated(number, H, rows, keys)
-        return run_stages(stages, Z, rows, self.model.convolutions[number].shift)
+        Z, stages, shift = self._updated(number, H, rows, keys)
+        return run_stages(stages, Z, rows, shift)
 
     def before_norm(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None, norms: int
     ) -> tuple[Norm, Tensor, Tensor | None]:
         """A norm of a layer, the rows that it is given, and a bias apart."""
-        Z, stages = self._updated(number, H, rows, keys)
+        Z, stages, shift = self._updated(number, H, rows, keys)
         places = [
             (place, stage)
             for place, stage in enumerate(stages)
             if isinstance(stage, Norm) and stage.needs_moments
         ]
         place, norm = places[norms]
-        x, shift = run_until(place, stages, Z, rows, self.model.convolutions[number].shift)
+        x, shift = run_until(place, stages, Z, rows, shift)
         return norm, x.to(SUM_DTYPE[x.dtype]), shift
 
     def _updated(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
-    ) -> tuple[Tensor, list[Stage]]:
-        """The rows of a layer after its update, and the stages that follow."""
+    ) -> tuple[Tensor, list[Stage], Tensor | None]:
+        """The rows of a layer after its update, the stages that follow, and a bias apart."""
         model, layer = self.model, self.model.convolutions[number]
         H = model.entering(number, H, rows, keys)
-        Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
-        return Z, flatten_stages([*layer.tail(), *model.stages(number, H, rows)])
+        if number in self.edgewise:
+            Z = rows.product()
+        else:
+            Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
+        stages = model.stages(number, H, rows)
+        if not layer.aggregates_once:
+            return Z, flatten_stages(stages), None
+        return Z, flatten_stages([*layer.tail(), *stages]), layer.shift
 
     def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
         """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last."""

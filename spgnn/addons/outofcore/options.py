@@ -66,8 +66,6 @@ class Storage(Extension):
         if aim.task != "vertices" or aim.inductive or config.changes_features:
             others = config.changes_features or "aim.inductive"
             yield f"{_NAMED} need labels of vertices: no links, {others}"
-        if model.uses_edges:
-            yield f"--model {model.model} with features of edges needs rows in memory: no {_NAMED}"
         if config.training.dtype == "bfloat16" and not model.propagates:
             yield (
                 f"{_NAMED} with --dtype bfloat16 need layers that are products: "

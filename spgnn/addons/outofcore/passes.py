@@ -140,6 +140,8 @@ class ChunkedPass:
                     with torch.enable_grad():
                         request = self._request(0, self.graph.features(chunk), chunk, None)
                         chosen = self._chosen(0, chunk)
+                        if not request.operand.requires_grad:
+                            continue  # parameters have had their gradients
                         outputs, gradients = self._request_ends(0, chunk, request, chosen, dO)
                     torch.autograd.backward(outputs, gradients)
                     self._tell()
@@ -239,13 +241,13 @@ class ChunkedPass:
         request, matrix = self._request(number, H, chunk, chosen), self._matrices[number]
         rows = request.operand
         if number == 0:
-            self._operand_learns = rows.requires_grad
+            self._operand_learns = rows.requires_grad or request.rows_of is not None
         if request.scores is not None:
             own = _picked(request.scores.destinations, inside).detach()
             self._table("scores", number, own.shape[1]).write(chunk, own)
         if operand is None:
             how = matrix.column_bounds, rows.shape[1], matrix.halo_rows
-            operand = self.graph.tables.table("operand", *how, heads=request.heads.number)
+            operand = self.graph.tables.table("operand", *how, heads=request.whole)
         # The rows that a layer makes are the sources of the next one, if that has any.
         operand.write_some(chunk, chosen if matrix.sources is None else None, rows.detach())
         return operand

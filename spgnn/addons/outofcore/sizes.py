@@ -37,6 +37,7 @@ class LayerShape(NamedTuple):
     norms: int  # number of its norms that need moments over all vertices
     reduces: bool
     heads: Heads  # of attention
+    edgewise: bool  # whether it looks at edges one by one
 
 
 class DryPass:
@@ -52,8 +53,10 @@ class DryPass:
             request = model.of_no_rows(number, width, sparse=sparse)
             operand = 0 if propagates and not number else request.operand.shape[1]
             reduces = not request.linear and request.scores is None
-            norms = model.norms(number)
-            shapes.append(LayerShape(operand, width, f_out, norms, reduces, request.heads))
+            norms, edgewise = model.norms(number), request.rows_of is not None
+            shapes.append(
+                LayerShape(operand, width, f_out, norms, reduces, request.heads, edgewise)
+            )
         self.layers = tuple(shapes)
         self._logs: dict[tuple[frozenset[int], bool], tuple[list[Event], list[Event]]] = {}
 
@@ -67,13 +70,13 @@ class DryPass:
         rows: int,
         received: int,
         nonzeros: int,
-        weighted: bool,
+        values: int,
         itemsize: int,
         fixed_bytes: int,
         propagated_itemsize: int | None = None,
         in_files: bool = False,
     ) -> Sizes:
-        """Sizes of training on a rank whose layers make all its rows."""
+        """Sizes of training on a rank whose layers make all its rows; a nonzero has `values`."""
         sides, width = 2 if self._model.multiplies and not self._symmetric else 1, 0
         if self._propagates:
             width = (propagated_itemsize or itemsize) * self.layers[0].f_in
@@ -82,9 +85,10 @@ class DryPass:
             (LayerSizes(rows, rows),) * len(self.layers),
             rows,
             received,
-            sides * (8 * rows + (4 + 4 * weighted) * nonzeros),
+            sides * (8 * rows + (4 + 4 * values) * nonzeros),
             itemsize,
             fixed_bytes,
+            nonzeros=nonzeros,
             propagated_bytes=rows * width,
             source_bytes=4 * rows * self.layers[0].f_in * in_files,
             sides=sides,
@@ -99,7 +103,7 @@ class DryPass:
 
     def _run(self, recomputed: frozenset[int], keeps: bool) -> tuple[list[Event], list[Event]]:
         # A copy, whose norms may remember what they see.
-        model = ChunkedModel(deepcopy(self._model.model))
+        model = ChunkedModel(deepcopy(self._model.model), self._model.edge_dim)
         training, evaluation = list[Event](), list[Event]()
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
         for log in (training, evaluation):
@@ -141,6 +145,7 @@ class Sizes:
     matrix_bytes: int
     itemsize: int  # bytes of a number
     fixed_bytes: int  # bytes that are in memory under every budget
+    nonzeros: int = 0
     propagated_bytes: int = 0  # bytes of A·X, if features are propagated; else 0
     source_bytes: int = 0  # bytes of reading the features from their files once; 0 in memory
     scored_bytes: int = 0
@@ -233,14 +238,14 @@ class _CountedMatrix:
         """All rows."""
 
     def products(self, H: Table, request: Request, scores: Any = None) -> ChunkStream:
-        return self._streamed("multiply", H, request)
+        return self._streamed("multiply", H, request, request.width or H.width)
 
     def adjoints(self, G: Table, new: Any, request: Request, *others: Any) -> ChunkStream:
-        return self._streamed("return", G, request)
+        return self._streamed("return", G, request, request.operand.shape[1])
 
-    def _streamed(self, verb: str, table: Table, request: Request) -> ChunkStream:
+    def _streamed(self, verb: str, table: Table, request: Request, width: int) -> ChunkStream:
         self._log.append((verb, self._layer, table.width, request))
-        yield 0, torch.zeros(2, table.width, dtype=table.dtype)
+        yield 0, torch.zeros(2, width, dtype=table.dtype)
         self._log.append(("finish",))
 
 
@@ -332,9 +337,10 @@ class Count:
     def _product(self, verb: str, number: int, width: int, request: Request) -> int:
         """Count what a product, or the gradient of its operand, moves; the memory that it takes."""
         sizes, placement, heads = self._sizes, self._placement, request.heads
-        layer, received, row = sizes.layers[number], sizes.received, width * sizes.itemsize
-        on_disk, several = "operand" in placement.on_disk, received > 0
-        panel = placement.panel(width, sizes.itemsize, heads.number) if on_disk else width
+        layer, received, of_product = sizes.layers[number], sizes.received, width * sizes.itemsize
+        width = request.operand.shape[1]
+        row, on_disk, several = width * sizes.itemsize, "operand" in placement.on_disk, received > 0
+        panel = placement.panel(width, sizes.itemsize, request.whole) if on_disk else width
         thinned = layer.own_matrix is None and layer.rows < sizes.rows
         forward, adjoint = layer.own_matrix or (0, 0)
         if "matrix" in placement.on_disk and layer.own_matrix is None:
@@ -353,7 +359,7 @@ class Count:
             self._move("operand", layer.columns * row, read=1)
             self._move("input", scores, read=1)
         if verb == "return":
-            self._move("product", layer.rows * row, read=1)
+            self._move("product", layer.rows * of_product, read=1)
             self._move("gradient", scores, write=1)
             results = layer.columns
             if request.linear:

@@ -30,6 +30,7 @@ from spgnn.direct import Transfers, keep_pages
 from spgnn.errors import InputError, memory_for
 from spgnn.files import scratch_directory
 from spgnn.frontend import (
+    check_edge_features,
     dense_for_reduction,
     is_cut,
     made_up_labels,
@@ -89,7 +90,7 @@ class ChunkedTask(Task):
         self.model = model_of(config, self.meta.features, self.meta.classes)
         self.model.to(weights_of(config.training.dtype)).train(outputs is None)
         with working("building what epochs read", shown=comm.rank == 0):
-            model = ChunkedModel(self.model)
+            model = ChunkedModel(self.model, dataset.edge_dim)
             self.graph = ChunkedGraph(
                 dataset,
                 model,
@@ -248,6 +249,10 @@ def open_dataset(
         share, _ = share_of(config, comm)
         adjacency = share.adjacency
         assert adjacency is not None
+        if config.model.uses_edges:
+            attr = share.edge_attr
+            check_edge_features(config, share.meta, 0 if attr is None else attr.shape[1])
+            adjacency = adjacency.with_values(attr)
         rows = ChunkedDataset(
             share.meta,
             share.layout,
@@ -258,6 +263,7 @@ def open_dataset(
             share.data.x,
         )
     meta, X = rows.meta, rows.X
+    edge_dim = config.model.edge_dim if config.model.uses_edges else 0
     features = data.random_features if X is None else meta.features
     if not features:
         raise InputError(f"{meta.name} has no features; --random-features F makes some up")
@@ -279,7 +285,8 @@ def open_dataset(
         meta=replace(meta, features=features, classes=classes),
         X=X,
         row_normalise=row_normalise,
-        normalisation=normalisation_of(config),
+        normalisation="none" if edge_dim else normalisation_of(config),
+        edge_dim=edge_dim,
         loops=config.model.registered.loops,
         labels=labels,
     )
@@ -309,8 +316,11 @@ def _in_directory(
             f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
             f"ranks; write it with --parts {comm.size}"
         )
-    rank, meta = comm.rank, shards.meta
-    places = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
+    rank, meta, edge_dim = comm.rank, shards.meta, config.model.edge_dim
+    values = "edge_attr" if config.model.uses_edges else "values"
+    if config.model.uses_edges:
+        check_edge_features(config, meta, shards.edge_dim(rank))
+    places = {name: shards.place(rank, name) for name in ("indptr", "indices", values, "x")}
     stretch = {
         name: None if place is None else FileExtent(*place) for name, place in places.items()
     }
@@ -328,8 +338,9 @@ def _in_directory(
             meta.vertices,
             indptr=indptr,
             indices=indices,
-            values=stretch["values"] if meta.weighted else None,
+            values=stretch[values] if meta.weighted or values == "edge_attr" else None,
             counts=counts,
+            width=max(edge_dim, 1),
         ),
         lambda row: int(offsets[row]),
         first if ids is None else ids,

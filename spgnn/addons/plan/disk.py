@@ -112,7 +112,8 @@ class Disk:
         """Sizes of each rank: as the budget takes them, at most, and as they will be with it."""
         dataset, order = virtual.dataset, virtual.arranged.order
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
-        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu").float())
+        edge_dim = config.model.edge_dim if config.model.uses_edges else 0
+        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu").float(), edge_dim)
         symmetric = not dataset.directed and not dataset.weighted
         dry = DryPass(model, sparse=epoch.sparse, propagates=epoch.propagated, symmetric=symmetric)
         # Outputs of all layers need the same rows of each; moments are those of all rows.
@@ -137,7 +138,7 @@ class Disk:
                 rows=many,
                 received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
                 nonzeros=len(columns),
-                weighted=dataset.weighted,
+                values=edge_dim or dataset.weighted,
                 itemsize=epoch.itemsize,
                 fixed_bytes=(16 + dense) * many,  # scales and ids
                 in_files=in_files,

@@ -28,7 +28,7 @@ ROWS = 10**6
 
 def sizes(model: nn.Stack, propagates: bool = True) -> Sizes:
     dry = DryPass(ChunkedModel(model), sparse=False, propagates=propagates, symmetric=True)
-    how = {"received": 0, "nonzeros": 23 * ROWS, "weighted": False, "fixed_bytes": 10**7}
+    how = {"received": 0, "nonzeros": 23 * ROWS, "values": 0, "fixed_bytes": 10**7}
     return dry.sizes(rows=ROWS, itemsize=4, in_files=True, **how)
 
 

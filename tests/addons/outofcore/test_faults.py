@@ -256,16 +256,17 @@ def test_memory_that_was_asked_for_is_enough(tmp_path):
     assert memory["max_rank_peak_bytes"] <= 1.05 * 900 * 2**20
 
 
-def test_layers_that_are_no_single_aggregation():
-    stack = nn.GIN(1, 4, 2, 2)
-    stack.convs[0] = nn.GINEConv(torch.nn.Linear(1, 4), edge_dim=3)
-    skips = nn.GAT(3, 4, 2, 2)
-    skips.convs[1] = nn.GATConv(4, 2, residual=True)
-    apart = nn.GAT(3, 4, 2, 2)
-    apart.convs[0] = nn.GATConv(3, 4, add_self_loops=False)
-    for model in (stack, skips, apart):
-        with pytest.raises(InputError, match="need layers that are a product"):
-            ChunkedModel(model)
+def test_layers_that_no_chunk_makes_alone():
+    """Without features of edges that they need; with a norm inside; with products of their own."""
+    for layer, words in (
+        (nn.GINEConv(torch.nn.Linear(3, 4), edge_dim=3), "GIN.*chunks: GINEConv needs edge_attr"),
+        (nn.CGConv(3, batch_norm=True), "chunks: a norm over all vertices inside a layer"),
+        (nn.SGConv(3, 4, 2), "chunks: a layer that multiplies with the matrix itself"),
+    ):
+        stack = nn.GIN(3, 4, 2, 2)
+        stack.convs[0] = layer
+        with pytest.raises(InputError, match=words):
+            ChunkedModel(stack)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

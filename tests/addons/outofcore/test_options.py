@@ -20,7 +20,6 @@ from tests.train.command import check_slip
         ({"chunks": 2, "dtype": "bfloat16", "model": "gat"}, "need layers that are products"),
         ({"chunks": 2, "device": "cuda"}, "--chunks work on CPUs"),
         ({"chunks": 2, "model": "gat", "message_dropout": 0.5}, "model.message-dropout 0"),
-        ({"chunks": 2, "model": "gine", "edge_dim": 2}, "features of edges needs rows in memory"),
         ({"chunks": 2, "fresh": 0.1}, "messages.fresh 0.1 needs rows in memory: no --memory"),
         ({"chunks": 2, "bits": 8}, "--bits 8 needs rows in memory: no --memory"),
     ],
