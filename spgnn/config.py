@@ -818,6 +818,8 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
         yield f"{named} with --model {model.model} needs --no-relays: its rows travel once"
     if model.attends and how.schedule == "peers":
         yield f"{named} with --model {model.model} needs --schedule overlap: its rows come once"
+    if model.attends and "peers" not in config.distribution.named.can:
+        yield f"{named} with --model {model.model} needs --algo 1d, 1.5d, 2d or vertex-cut"
     if model.attends and codec.exact_means:
         yield f"--model {model.model}: messages.exact-means needs rows without scores"
     if model.attends and codec.samples and codec.delay:

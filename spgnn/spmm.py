@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.attention import Attention
+from spgnn.attention import Attention, TurnedAttention
 from spgnn.autograd import Operands, named, product
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
@@ -22,7 +22,7 @@ from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.executor import Exchange, Workspace
 from spgnn.exchange.needs import Cover
 from spgnn.exchange.peers import Peers, Schedule
-from spgnn.exchange.plan import Volume
+from spgnn.exchange.plan import Turned, Volume
 from spgnn.exchange.schemes import Strategy, check_labels
 from spgnn.exchange.stacks import Codecs, name_rows
 from spgnn.layout import RowLayout
@@ -321,9 +321,8 @@ class DistMatrix:
         """Attention over the nonzeros of A: see :func:`spgnn.attention.attend`."""
         if self.build_with_halo is not None:
             return self.with_halo.attention
-        return Attention(
-            self.plan, self.mesh, self.executor.workspace, self.codecs, buffer=self.buffer
-        )
+        kind = TurnedAttention if isinstance(self.plan.stages[0], Turned) else Attention
+        return kind(self.plan, self.mesh, self.executor.workspace, self.codecs, buffer=self.buffer)
 
     @cached_property
     def _halo(self) -> HaloMap:

@@ -60,6 +60,11 @@ def grids(ranks: int) -> Iterator[Algorithm]:
     if ranks == 8:
         yield Algorithm("1.5d", 2, "oblivious")
         yield Algorithm("2d", cover="row")
+    if ranks > 1:
+        yield Algorithm("feature", ranks)
+    if ranks in (4, 8):
+        yield Algorithm("feature", 2, cover="minimum")
+        yield Algorithm("3d", 2, exchange="oblivious")
     yield Algorithm("vertex-cut")
     yield Algorithm("vertex-cut", cover="minimum")
 
@@ -220,8 +225,6 @@ def built(comm: Communicator, **how: object) -> DistMatrix:
 def check_refused(comm: Communicator) -> None:
     """Each is said before anything moves, on all ranks alike."""
     cannot: list[dict[str, object]] = [
-        {"algo": "feature", "c": 2},
-        {"algo": "3d", "c": 2},
         {"node_size": 2},
         {"node_size": 2, "cover": "minimum"},
         {"schedule": "peers", "buffer": 1 << 20, "cover": "row"},
@@ -231,7 +234,9 @@ def check_refused(comm: Communicator) -> None:
         matrix = built(comm, **how)
         rows = torch.zeros(matrix.columns, 4)
         before = comm.ledger.copy()
-        with pytest.raises(InputError, match=r"attention needs --algo 1d, 1\.5d, 2d or vertex-cut"):
+        with pytest.raises(
+            InputError, match=r"attention needs --algo 1d, 1\.5d, 2d, feature, 3d or vertex-cut"
+        ):
             attend(matrix, rows, torch.zeros(2, 2), torch.zeros(matrix.rows, 2))
         with pytest.raises(InputError, match="--model gat needs --algo"):
             check_attention(Algorithm(**how), "--model gat")
@@ -256,14 +261,14 @@ def check_refused(comm: Communicator) -> None:
     ):
         with pytest.raises(InputError, match=message):
             attend(matrix, *operands, **how)
-    for how in ({"cover": "row"}, {"algo": "1.5d", "c": 2}):
+    for how in ({"cover": "row"}, {"algo": "1.5d", "c": 2}, {"algo": "feature", "c": 2}):
         with pytest.raises(InputError, match="need --algo 1d and --cover column"):
             attend(built(comm, **how), Z, a, d, edges=torch.zeros(3, 2))
 
 
 def check_once(comm: Communicator) -> None:
     """Ids of other ranks' vertices are fetched once, and what repeats repeats bit for bit."""
-    for how in ({}, {"cover": "minimum"}, {"algo": "1.5d", "c": 2}):
+    for how in ({}, {"cover": "minimum"}, {"algo": "1.5d", "c": 2}, {"algo": "feature", "c": 2}):
         matrix = built(comm, **how)
         generator = torch.Generator().manual_seed(comm.rank)
         Z = torch.randn(6, 4, generator=generator)

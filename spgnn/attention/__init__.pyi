@@ -8,3 +8,4 @@ from .scores import EdgeBlock as EdgeBlock
 from .scores import Scores as Scores
 from .scores import Whole as Whole
 from .scores import head_scores as head_scores
+from .turned import TurnedAttention as TurnedAttention

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import product
@@ -181,7 +181,7 @@ class Attention:
                 # these go, with what every weight of the row needs, and those of the ends return.
                 yield from way.carried(width, heads, dtype, step, joint=joint)
 
-    def forward(self, inputs: Inputs, step: Step, *, gradients: bool = True) -> Forward:
+    def forward(self, inputs: Inputs, step: Step, *, gradients: bool = True) -> Sequence[Tensor]:
         """Weighted sums [rows, heads * channels], and all that gradients need. Collective."""
         run = self._at(step, inputs.Z.shape[1] * inputs.Z.itemsize)
         if self._codecs is not None and not step.exact:
@@ -189,15 +189,24 @@ class Attention:
             step = self._begin(inputs, step)
         return run.forward(inputs, self._shares(inputs, run), step, gradients=gradients)
 
-    def backward(self, G: Tensor, inputs: Inputs, saved: Forward, step: Step) -> Gradients:
+    def backward(
+        self,
+        G: Tensor,
+        inputs: Inputs,
+        saved: Sequence[Tensor],
+        step: Step,
+        D: Tensor | None = None,
+    ) -> Gradients:
         """Gradients in all operands, from G [rows, heads * channels]. Collective.
 
-        `saved` is what `forward` returned of the same inputs.
+        `saved` is what `forward` returned of the same inputs, and `D` [rows, heads] the products of
+        G with the result, if that is not among it.
         """
         run, step = self._at(step, inputs.Z.shape[1] * inputs.Z.itemsize), step.reversed()
         if self._codecs is not None and not step.exact:
             step = self._begin(inputs, step)
-        gradients, of_fetches = run.backward(G, inputs, self._shares(inputs, run), saved, step)
+        shares = self._shares(inputs, run)
+        gradients, of_fetches = run.backward(G, inputs, shares, Forward(*saved), step, D)
         return gradients._replace(edges=self._joined(gradients.edges, of_fetches, run))
 
     def _exact(self, row_bytes: int, *, check: bool = True) -> Pass:
@@ -336,6 +345,9 @@ class Attention:
             rows = rows[some.sampled_rows]
         if some.sampled_sums is not None:
             requested = requested[some.sampled_sums]
+        parts, number = inputs.part
+        if parts > 1:  # elements of a share of the heads are numbered as among all
+            columns, fetched = (each * parts + number for each in (columns, fetched))
         drops = partial(AttentionDropout, key, p)
         local, summed = drops(rows, columns), drops(requested, columns)
         among = (fetched if f.among is None else fetched[f.among] for f in run.fetches)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.engine import Attention
-from spgnn.attention.passes import Forward, Inputs
+from spgnn.attention.passes import Inputs, nothing
 from spgnn.attention.scores import Scores
+from spgnn.attention.turned import TurnedAttention
 from spgnn.autograd import Operands, in_own_dtype, with_name
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
@@ -193,24 +194,9 @@ def _attend(
 def _new(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
     *_, handle, joint, _, _, _, gradients, _, _ = others
     A: AttendedMatrix = with_name(handle)
-    parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
-
-    def saved(rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        some = rows if gradients and not joint else 0
-        return a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads)
-
-    fetched, requested = (parts.saved, parts.requested) if gradients else (0, 0)
-    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
-    results = Forward(
-        Z.new_empty(A.rows, width),
-        a.new_empty(A.rows, heads),
-        *saved(parts.partial_rows),
-        dst.new_empty(gathered, dst.shape[1]),
-        Z.new_empty(fetched, width),
-        dst.new_empty(requested, dst.shape[1]),
-        *saved(parts.requested),
-    )
-    return list(results)
+    if isinstance(A.attention, TurnedAttention):
+        return A.attention.new(Z, dst, a, joint=joint, gradients=gradients)
+    return list(nothing(A.attention.pieces, A.rows, Z, dst, a, joint, gradients))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -247,7 +233,7 @@ def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
     inputs = Inputs(Z, dst, Scores(a, slope, joint), edges, drops)
     with in_own_dtype(Z.device.type):
         step = step_of(epoch, number)
-        gradients = A.attention.backward(G, inputs, Forward(*saved), step)
+        gradients = A.attention.backward(G, inputs, saved, step)
     assert gradients.dst is not None
     of_edges = a.new_empty(0) if gradients.edges is None else gradients.edges
     return [gradients.Z, gradients.dst, gradients.a, of_edges]

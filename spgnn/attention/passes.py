@@ -51,10 +51,11 @@ class Inputs(NamedTuple):
     scores: Scores
     edges: Tensor | None = None  # [edges, …]: of edges, as the nonzeros of [local, remote] lie
     drops: Drops | None = None
+    part: tuple[int, int] = (1, 0)  # in how many parts heads are shared out, and which this is
 
 
 class Share(NamedTuple):
-    """Contributions of the edges of a block, and dropout; ``None`` for none."""
+    """Edges of one block: their contributions, and dropout; ``None`` for none."""
 
     edges: Tensor | None = None
     dropout: AttentionDropout | None = None
@@ -69,7 +70,7 @@ class Fetch(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """Those of each block."""
+    """Contributions of the edges of each block."""
 
     local: Share
     fetched: Sequence[Share]
@@ -227,6 +228,29 @@ class Forward(NamedTuple):
     requested_pi: Tensor
 
 
+def nothing(
+    parts: Pieces, rows: int, Z: Tensor, dst: Tensor, a: Tensor, joint: bool, gradients: bool
+) -> Forward:
+    """Empty results of attention to rows of Z, for so many rows."""
+    width, heads = Z.shape[1], len(a)
+
+    def saved(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        some = rows if gradients and not joint else 0
+        return a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads)
+
+    fetched, requested = (parts.saved, parts.requested) if gradients else (0, 0)
+    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
+    return Forward(
+        Z.new_empty(rows, width),
+        a.new_empty(rows, heads),
+        *saved(parts.partial_rows),
+        dst.new_empty(gathered, dst.shape[1]),
+        Z.new_empty(fetched, width),
+        dst.new_empty(requested, dst.shape[1]),
+        *saved(parts.requested),
+    )
+
+
 class Fetching:
     """Rows of one fetch after the other, while the next ones are under way."""
 
@@ -320,12 +344,19 @@ class Pass:
         return Forward(out, lse, *saved, gathered, fetched, requested, *requested_saved)
 
     def backward(
-        self, G: Tensor, inputs: Inputs, shares: Shares, saved: Forward, step: Step
+        self,
+        G: Tensor,
+        inputs: Inputs,
+        shares: Shares,
+        saved: Forward,
+        step: Step,
+        D: Tensor | None = None,
     ) -> tuple[Gradients, list[Tensor | None]]:
         """Gradients in all operands, and in what edges of each fetch contribute. Collective."""
         Z, dst, scores, *_ = inputs
         parts, share = self.pieces, self._log_share
-        whole = Whole(G, saved.lse, head_products(G, saved.out, scores.heads))
+        D = head_products(G, saved.out, scores.heads) if D is None else D
+        whole = Whole(G, saved.lse, D)
         if self.fold is not None:
             # Rows that are not in a sample have a weight of nothing, whatever its score.
             empty = (0.0, -NOTHING, 0.0)

@@ -24,8 +24,8 @@ from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 
 NEEDED = (
-    "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap, or peers with "
-    "--algo 1d and --cover column"
+    "--algo 1d, 1.5d, 2d, feature, 3d or vertex-cut, --hierarchy none and --schedule overlap, or "
+    "peers with --algo 1d and --cover column"
 )
 WHAT_WORKS = f"attention needs {NEEDED}"
 
@@ -91,7 +91,7 @@ class Pieces:
 
     @property
     def rounds(self) -> Rounds | None:
-        """What it takes to fetch from a few peers at a time: such rows are fetched again."""
+        """Rounds of the fetch, where it is from a few peers at a time: such rows come again."""
         return None if self.fetch is None else self.fetch.hops[0].rounds
 
     @property

@@ -297,9 +297,9 @@ _MESH = _ALWAYS | {"oblivious", "replicas"}
 _ROWS = frozenset({"attention", "relayed_rows", "peers", "learnt_values"})
 ONE_D = NamedScheme(build=grid, can=(_MESH | _ROWS | {"hierarchy", "whole_rows"}) - {"replicas"})
 ONE_AND_A_HALF_D = NamedScheme(build=grid, can=_MESH | _ROWS | {"hierarchy"})
-FEATURE = NamedScheme(build=grid, can=_MESH, copies=lambda c, ranks: (1, c))
+FEATURE = NamedScheme(build=grid, can=_MESH | {"attention"}, copies=lambda c, ranks: (1, c))
 TWO_D = NamedScheme(
     build=grid, can=_MESH | _ROWS, copies=lambda c, ranks: (c if c > 1 else _root(ranks, 2), 1)
 )
-THREE_D = NamedScheme(build=grid, can=_MESH, copies=_cubic)
+THREE_D = NamedScheme(build=grid, can=_MESH | {"attention"}, copies=_cubic)
 VERTEX_CUT = NamedScheme(build=vertex_cut, can=_ALWAYS | _ROWS - {"relayed_rows"} | {"edge_labels"})

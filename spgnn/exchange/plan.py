@@ -283,14 +283,18 @@ class Turn:
         """Rows of the group."""
         return int(self.rows.sum())
 
+    def shares(self, width: int) -> Int64Array:
+        """Columns of each rank, of so many in all."""
+        peers = len(self.rows)
+        return width // peers + (np.arange(peers) < width % peers)
+
     def share(self, width: int) -> int:
-        """Columns of this rank, of so many in all."""
-        return width // len(self.rows) + (self.me < width % len(self.rows))
+        """Columns of this rank."""
+        return int(self.shares(width)[self.me])
 
     def counts(self, width: int) -> RowCounts:
         """Elements to and from each rank of the group, this one included."""
-        peers = len(self.rows)
-        shares = width // peers + (np.arange(peers) < width % peers)
+        shares = self.shares(width)
         largest = int(self.rows.max()) * int(shares.max())
         return RowCounts(self.own * shares, self.rows * int(shares[self.me]), largest)
 

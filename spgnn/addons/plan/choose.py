@@ -250,6 +250,8 @@ def candidates(
     for algorithm in algorithms(ranks, ranks_a_node, most, fixed | sizes):
         if "comparison" in algorithm.can and "algo" not in fixed:
             continue  # never better than another
+        if config.model.attends and algorithm.copies(ranks)[1] > 1:
+            continue  # heads that ranks share out have no price
         if not thorough and not _likely(algorithm, ranks):
             continue
         node_size = algorithm.node_size
