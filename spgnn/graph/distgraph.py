@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -347,14 +348,42 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             share = with_each_edge(share, repeated, self.layout.range(self.comm.rank)[0])
             each = induced(share, keep.cpu(), self.comm)
             some, edges = replace(some, meta=each.meta), edges_of_rows(each, self.comm.rank)
-        return DistGraph(
-            some,
-            self.comm,
-            self.algorithm,
-            products=self._products,
+        return self.of_share(some, edges, repeated=repeated is not None)
+
+    def of_share(
+        self,
+        share: RankShare,
+        edges: Edges | None,
+        rows: Mapping[str, Any] = MappingProxyType({}),
+        comm: Communicator | None = None,
+        *,
+        repeated: bool = False,
+    ) -> DistGraph:
+        """A graph like this of another share, with x and attributes of its vertices. Collective."""
+        some = DistGraph(
+            share,
+            comm or self.comm,
+            Algorithm() if comm else self.algorithm,
+            products=None if comm else self._products,
             edges=edges,
-            repeated=repeated is not None,
+            attributes={name: rows[name] for name in self.attributes if name in rows},
+            shared=dict(self._shared),
+            repeated=repeated,
         )
+        some.x = rows.get("x")
+        if self._dtype is not None:
+            some.to(self._dtype)
+        return some.to(self.device)
+
+    @on_cpu
+    def list_edges(self) -> None:
+        """List edges one by one where features of them stand beside the adjacency. Collective."""
+        if self._share.edge_attr is not None:
+            edges, own = self._edges.to(torch.device("cpu")), self.layout.range(self.comm.rank)
+            numbers = self._received(torch.arange(*own, device=self.device)).cpu()
+            index = torch.stack((numbers[edges.index[0]], edges.index[1] + own[0]))
+            self._given_edges = replace(edges, index=index)
+            self._share = replace(self._share, edge_attr=None)
 
     @on_cpu
     def update(

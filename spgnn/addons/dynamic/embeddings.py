@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
+from spgnn.addons.dynamic.field import field_of, hops_of, rows_of
 from spgnn.addons.dynamic.neighbours import Int64
 from spgnn.addons.dynamic.updates import ChangingEdges, changing_edges
 from spgnn.data import POWERS
@@ -27,9 +31,10 @@ from spgnn.graph import (
     check_replicated,
     times,
 )
-from spgnn.nn import AttentionConv, Norm, Stack, evaluating, find_widths, lazy_parts, run_stages
+from spgnn.inference import infer
+from spgnn.nn import AttentionConv, Norm, Stack, evaluating, find_widths, run_stages
 from spgnn.pattern import Pattern, index_dtype
-from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
+from spgnn.sparse import CSR, SUM_DTYPE, check_degrees
 from spgnn.torch_internals import has_hooks, on_cpu
 
 
@@ -67,18 +72,18 @@ class _Layer:
 
 
 class Embeddings:
-    """Outputs of all layers of a model on a graph, brought up to date after updates. Collective.
+    """Outputs of a model on a graph, brought up to date after updates. Collective.
 
-    All layers are computed once. After :meth:`spgnn.DistGraph.update`, ``spgnn.infer(model, graph,
-    since=embeddings)`` computes those rows again that an update reaches, layer by layer, from their
-    neighbours' rows: what is left is never added to, so errors do not grow. Rows of other ranks
-    travel where they changed. An InputError, on all ranks, says what of a model or graph cannot be
-    brought up to date.
+    Everything is computed once. After :meth:`spgnn.DistGraph.update`, ``spgnn.infer(model, graph,
+    since=embeddings)`` computes those rows again that an update reaches, of a `Stack` whose layers
+    aggregate once layer by layer, from their neighbours' rows: what is left is never added to, so
+    errors do not grow. Rows of other ranks travel where they changed. Any other model runs on the
+    graph that such rows depend on; if they depend on all of it, everything is computed.
 
     Parameters
     ----------
-    model : Stack
-        A model of `spgnn.nn` whose layers aggregate once.
+    model : Module
+        As :func:`spgnn.infer` takes it.
     graph : DistGraph
         With features.
 
@@ -89,7 +94,8 @@ class Embeddings:
     changed : Tensor int64 [k]
         Own rows whose outputs the last call changed.
     layers : list of Tensor [own rows, …]
-        What each layer hands to the next one; the last, what it makes.
+        What each layer hands to the next one; the last, what it makes. Empty, where a model does
+        not work layer by layer.
     version : int
         Of the graph.
     """
@@ -102,7 +108,7 @@ class Embeddings:
     _joint: Tensor | None
 
     @on_cpu
-    def __init__(self, model: Stack, graph: DistGraph) -> None:
+    def __init__(self, model: nn.Module, graph: DistGraph) -> None:
         candidate: object = graph
         if not isinstance(candidate, DistGraph):
             kind = type(candidate).__name__
@@ -110,6 +116,8 @@ class Embeddings:
         graph.comm.on_every_rank(lambda: _check(model, graph))
         self.model, self.graph, self.version = model, graph, -1
         self._edges: ChangingEdges = changing_edges(graph)
+        self._stack = model if _by_layers(model) else None
+        self._hops: int | None = None
         self._parameters: list[Tensor] = []
         self._cast: torch.dtype | None = None
         self._begin()
@@ -127,10 +135,12 @@ class Embeddings:
         self._structure[targets] = True
         self._receivers = np.concatenate((self._receivers, receivers), axis=1)
 
-    def features_changed(self, rows: Int64) -> None:
-        """Note rows whose features an update changed."""
-        self._features[rows] = True
-        self._x = self._seen()
+    def rows_changed(self, rows: Mapping[str, Int64]) -> None:
+        """Note vertices of which an update changed what the model may look at."""
+        for name in rows:
+            if name == "x" or (self._stack is None and name in self.graph.attributes):
+                self._features[rows[name]] = True
+        self._inputs = self._seen()
 
     def vertices_added(self, first: int, count: int) -> None:
         """Make room for rows of new vertices, which differ from whatever is computed of them."""
@@ -149,15 +159,18 @@ class Embeddings:
         self._features = np.append(self._features, new)
         self._structure = np.append(self._structure, new)
 
-    def _seen(self) -> tuple[object, int]:
-        """The features, and how often torch wrote to them."""
-        x = self.graph.x
-        return x, x._version if isinstance(x, Tensor) else 0
+    def _seen(self) -> list[tuple[object, int]]:
+        """Rows of vertices that the model may look at, and how often torch wrote to them."""
+        rows = [self.graph.x, *(self.graph.attributes.values() if self._stack is None else ())]
+        return [(one, one._version if isinstance(one, Tensor) else 0) for one in rows]
 
     def _knows_features(self) -> bool:
         """False if somebody else wrote to the features, or put others in their place."""
-        x, version = self._seen()
-        return x is self._x[0] and version == self._x[1]
+        seen = self._seen()
+        return len(seen) == len(self._inputs) and all(
+            one is other and version == before
+            for (one, version), (other, before) in zip(seen, self._inputs, strict=True)
+        )
 
     @on_cpu
     def update(self) -> None:
@@ -177,14 +190,27 @@ class Embeddings:
             check_replicated(model, comm)
             self._begin()
             self._parameters, self._cast = [t.detach().clone() for t in state], cast
-        self._convolutions, weights = model.convolutions, self._edges.sources.weights
+        changed, structure = np.flatnonzero(self._features), np.flatnonzero(self._structure)
+        # If anything fails half-way, all of it is computed the next time.
+        parameters, self._parameters = self._parameters, []
+        if self._stack is None:
+            changed = self._run_whole(np.union1d(changed, structure))
+        else:
+            changed = self._run_layers(changed, structure)
+        self.changed, self._parameters = torch.from_numpy(changed), parameters
+        self._features[:], self._structure[:] = False, False
+        self._receivers = self._receivers[:, :0]
+        self.version = self.graph.version
+
+    def _run_layers(self, changed: Int64, structure: Int64) -> Int64:
+        """Run layer by layer on what changed; the rows of the outputs that did."""
+        model, weights = self._stack, self._edges.sources.weights
+        assert model is not None
+        self._convolutions = model.convolutions
         self._on = _Rows(None if weights is None else torch.from_numpy(weights))
         H: Features | None = self.graph.x
         assert H is not None
-        changed, structure = np.flatnonzero(self._features), np.flatnonzero(self._structure)
         joined = changed[:0]
-        # If anything fails half-way, all of it is computed the next time.
-        parameters, self._parameters = self._parameters, []
         for number, layer in enumerate(self._layers):
             changed = self._run(number, H, changed, structure)
             if model.jk_mode is not None:
@@ -194,28 +220,44 @@ class Embeddings:
         self.outputs = self.layers[-1]
         if model.jk_mode is not None:
             self.outputs, changed = self._joined(joined), joined
-        self.changed, self._parameters = torch.from_numpy(changed), parameters
-        self._features[:], self._structure[:] = False, False
-        self._receivers = self._receivers[:, :0]
-        self.version = self.graph.version
+        return changed
+
+    def _run_whole(self, changed: Int64) -> Int64:
+        """Run a model of any kind on the graph that decides the rows which these reach."""
+        graph, part, before = self.graph, None, self._joint
+        if before is not None and not graph.comm.agree(len(changed)):
+            return changed
+        if before is not None and self._hops is not None:
+            part = field_of(graph, self._edges, changed, self._hops)
+        if part is None or before is None:
+            self.outputs = self._joint = infer(self.model, graph)
+            if before is None:
+                self._hops = hops_of(self.model, graph)
+                return np.arange(graph.own_rows)
+            return _different(before, self.outputs)
+        some, places, rows = part
+        at = torch.from_numpy(rows).to(graph.device)
+        old, new = before.index_select(0, at), infer(self.model, some)[places.to(graph.device)]
+        self.outputs = before.index_copy_(0, at, new)
+        return rows[_different(old, new)]
 
     def _begin(self) -> None:
         """Everything is out of date."""
         own, edges = self._edges.own_rows, self._edges
-        self._layers = [_Layer() for _ in self.model.convs]
+        self._layers = [_Layer() for _ in range(self._stack.num_layers if self._stack else 0)]
         self._features, self._structure = np.ones((2, own), np.bool_)
         _, ranks, _ = edges.receivers.take(np.arange(own))
         rows = np.repeat(np.arange(own), edges.receivers.lengths)
         self._receivers = np.stack((rows, ranks.numpy().astype(np.int64)))
         self._joint = None
-        self._x = self._seen()
+        self._inputs = self._seen()
 
     def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:
         """Run a layer on what changed of its input H; the rows of its result that did."""
         layer, state, edges = self._convolutions[number], self._layers[number], self._edges
         inputs = np.union1d(changed, structure) if state.scaled else changed
         at = torch.from_numpy(inputs).to(self.graph.device)
-        some = _rows_of(H, at)
+        some = rows_of(H, at)
         request = layer.aggregation(some, self._on, None, None)
         loops, scaling = RECIPES[request.normalisation]
         if edges.sources.weights is not None and scaling != "none":
@@ -247,14 +289,7 @@ class Embeddings:
         edges, comm = self._edges, self.graph.comm
         if comm.size == 1:
             return inputs[:0]
-        indptr, ranks, _ = edges.receivers.take(inputs)
-        rows = np.repeat(inputs, np.diff(indptr.numpy()))
-        rows, ranks_of = np.concatenate((np.stack((rows, ranks.numpy())), self._receivers), axis=1)
-        # By rank, each pair once.
-        ranks_of, rows = np.divmod(np.unique(ranks_of * edges.own_rows + rows), edges.own_rows)
-        counts = comm.exchange_counts(np.bincount(ranks_of, minlength=comm.size).tolist())
-        first = self.graph.layout.range(comm.rank)[0]
-        columns = edges.columns_of(swap_rows(comm, torch.from_numpy(rows + first), counts).numpy())
+        rows, counts, columns = edges.spread(inputs, self._receivers)
         sent = operand.index_select(0, torch.from_numpy(rows).to(operand.device))
         at = torch.from_numpy(columns).to(operand.device)
         operand.index_copy_(0, at, swap_rows(comm, sent, counts))
@@ -262,19 +297,19 @@ class Embeddings:
 
     def _computed(self, number: int, request: Aggregation, H: Features, reached: Int64) -> Int64:
         """Compute rows of a layer's result; those that are others than before."""
-        layer, state, model = self._convolutions[number], self._layers[number], self.model
+        layer, state, model = self._convolutions[number], self._layers[number], self._stack
+        assert model is not None
         at = torch.from_numpy(reached).to(self.graph.device)
         Z = self._reduced(request, state, reached, at)
         # Where own rows are part of the sum already, nobody looks at them again.
         summed = request.root is not None or request.self_loop is not None
         looks = layer.uses_own_rows and not summed
-        own = _rows_of(H, at) if looks or len(model.residuals) else Z[:0]
+        own = rows_of(H, at) if looks or len(model.residuals) else Z[:0]
         Z = layer.update(Z, own, self._on)
         stages = [*layer.tail(), *model.stages(number, own, self._on)]
         Z = run_stages(stages, Z, self._on, layer.shift)
         if state.output is not None:
-            differs = (state.output.index_select(0, at) != Z).flatten(1).any(1)
-            reached = reached[differs.cpu().numpy()]
+            reached = reached[_different(state.output.index_select(0, at), Z)]
         state.output = _written(state.output, at, Z, self._edges.own_rows)
         return reached
 
@@ -318,9 +353,10 @@ class Embeddings:
 
     def _joined(self, changed: Int64) -> Tensor:
         """Compute rows of the output of all layers together."""
+        model: Any = self._stack
         at = torch.from_numpy(changed).to(self.graph.device)
-        rows = self.model.jk([layer.index_select(0, at) for layer in self.layers])
-        self._joint = _written(self._joint, at, self.model.lin(rows), self._edges.own_rows)
+        rows = model.jk([layer.index_select(0, at) for layer in self.layers])
+        self._joint = _written(self._joint, at, model.lin(rows), self._edges.own_rows)
         return self._joint
 
 
@@ -328,9 +364,8 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
-def _rows_of(H: Features, at: Tensor) -> Tensor | CSR:
-    assert isinstance(H, Tensor | CSR)
-    return take_rows(H, at) if isinstance(H, CSR) else H.index_select(0, at)
+def _different(before: Tensor, after: Tensor) -> Int64:
+    return np.flatnonzero((before != after).flatten(1).any(1).cpu().numpy())
 
 
 def _written(array: Tensor | None, at: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -344,25 +379,23 @@ def _written(array: Tensor | None, at: Tensor, rows: Tensor, count: int) -> Tens
 
 
 def _check(model: object, graph: DistGraph) -> None:
-    """Refuse what cannot be brought up to date row by row."""
-    instead = ": spgnn.infer(model, graph) computes all of it"
+    """Refuse what no model can be run on."""
     if graph.x is None:
         raise InputError("Embeddings: the graph has no features")
-    if not isinstance(model, Stack):
-        kind = type(model).__name__
-        raise InputError(
-            f"Embeddings: models are stacks of layers of spgnn.nn, not {kind}{instead}"
-        )
-    if any(lazy_parts(model)):
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Embeddings: give a torch.nn.Module, not {type(model).__name__}")
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         raise InputError("Embeddings: the model does not know its widths: call it once before")
+
+
+def _by_layers(model: nn.Module) -> TypeGuard[Stack]:
+    """True for a stack of layers that are one aggregation of rows each, and look at no others."""
+    if type(model).forward is not Stack.forward or not isinstance(model, Stack):
+        return False
     for layer in model.convolutions:
         plain = isinstance(layer, AttentionConv) and layer.lin_edge is None
         looks_at_edges = layer.uses_edges and not plain
-        kind = type(layer).__name__
         if not layer.aggregates_once or has_hooks(layer, find_widths) or looks_at_edges:
-            raise InputError(f"Embeddings: {kind} does more than one aggregation of rows{instead}")
+            return False
     with evaluating(model):
-        for part in model.modules():
-            kind = type(part).__name__
-            if isinstance(part, Norm) and part.needs_moments:
-                raise InputError(f"Embeddings: {kind} looks at all vertices{instead}")
+        return not any(isinstance(p, Norm) and p.needs_moments for p in model.modules())

@@ -9,7 +9,7 @@ Whoever keeps results of the graph is told which rows an update touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from spgnn.addons.dynamic.neighbours import Float32, Int64, Neighbours
 from spgnn.comm import Communicator, RowCounts
-from spgnn.data import MASKS, RankShare
+from spgnn.data import MASKS, RankShare, VertexData
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
-from spgnn.graph import DistGraph
+from spgnn.graph import DistGraph, Edges
 from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import described, index_dtype
 from spgnn.sparse import CSR
@@ -38,8 +38,8 @@ class Watcher(Protocol):
     def edges_changed(self, targets: Int64, receivers: Int64) -> None:
         """In-edges of these own vertices changed; rows [2, k] are asked for, (row, rank)."""
 
-    def features_changed(self, rows: Int64) -> None:
-        """Features of these own vertices changed."""
+    def rows_changed(self, rows: Mapping[str, Int64]) -> None:
+        """What the graph has of these own vertices changed, by name."""
 
     def vertices_added(self, first: int, count: int) -> None:
         """New vertices come before this column."""
@@ -129,14 +129,109 @@ class ChangingEdges:
 
     def adjacency(self) -> CSR:
         """Own rows [own rows, n], columns rising, as a share has them."""
-        rows = np.arange(self.own_rows)
-        indptr, columns, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
-        numbers = np.concatenate((np.arange(self._first, self._first + len(rows)), self.halo))
-        result = numbers[columns.numpy()]
-        order = torch.from_numpy(np.lexsort((result, np.repeat(rows, np.diff(indptr.numpy())))))
-        indices = torch.from_numpy(result)[order].to(index_dtype(self._layout.rows))
+        numbers = np.concatenate((np.arange(self._first, self._first + self.own_rows), self.halo))
+        return self._block(np.arange(self.own_rows), numbers, self._layout.rows)
+
+    def _block(self, rows: Int64, numbers: Int64, columns: int) -> CSR:
+        """Some own rows, in these numbers of columns, which rise."""
+        indptr, listed, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
+        result = numbers[listed.numpy()]
+        row = np.repeat(np.arange(len(rows)), np.diff(indptr.numpy()))
+        order = torch.from_numpy(np.lexsort((result, row)))
+        indices = torch.from_numpy(result)[order].to(index_dtype(columns))
         values = None if weights is None else weights[order]
-        return CSR.of(indptr, indices, (len(rows), self._layout.rows), values)
+        return CSR.of(indptr, indices, (len(rows), columns), values)
+
+    def spread(self, rows: Int64, also: Int64) -> tuple[Int64, RowCounts, Int64]:
+        """Own rows by the ranks that have them, and others [2, k], (row, rank). Collective.
+
+        Each pair once; and the columns, here, of rows that other ranks have.
+        """
+        indptr, ranks, _ = self.receivers.take(rows)
+        pairs = np.stack((np.repeat(rows, np.diff(indptr.numpy())), ranks.numpy()))
+        rows, ranks_of = np.concatenate((pairs, also), axis=1)
+        ranks_of, rows = np.divmod(np.unique(ranks_of * self.own_rows + rows), self.own_rows)
+        counts = self._comm.exchange_counts(
+            np.bincount(ranks_of, minlength=self._comm.size).tolist()
+        )
+        numbers = swap_rows(self._comm, torch.from_numpy(rows + self._first), counts)
+        return rows, counts, self.columns_of(numbers.numpy())
+
+    def led_to(self, rows: Int64, hops: int) -> Int64:
+        """Own rows that paths of so many edges lead to from these rows of all ranks. Collective."""
+        nothing = np.empty((2, 0), np.int64)
+
+        def step(front: Int64) -> Int64:
+            arrived = front[:0] if self._comm.size == 1 else self.spread(front, nothing)[2]
+            return self.targets.take(np.concatenate((front, arrived)))[1].numpy().astype(np.int64)
+
+        return self._walked(rows, hops, step)
+
+    def leading_to(self, rows: Int64, hops: int) -> Int64:
+        """Own rows that such paths to these rows of all ranks begin at. Collective."""
+
+        def step(front: Int64) -> Int64:
+            columns = np.unique(self.sources.take(front)[1].numpy()).astype(np.int64)
+            remote = self.halo[columns[columns >= self.own_rows] - self.own_rows]
+            (arrived,), _, _ = self._routed(self._layout.owner(remote), remote)
+            return np.concatenate((columns[columns < self.own_rows], arrived - self._first))
+
+        return self._walked(rows, hops, step)
+
+    def _walked(self, rows: Int64, hops: int, step: Callable[[Int64], Int64]) -> Int64:
+        reached = np.zeros(self.own_rows, np.bool_)
+        reached[rows] = True
+        for _ in range(hops):
+            rows = np.unique(step(rows))
+            rows = rows[~reached[rows]]
+            reached[rows] = True
+        return np.flatnonzero(reached)
+
+    def share_of(self, rows: Int64, full: Int64) -> tuple[RankShare, Int64]:
+        """A share of these own rows, the in-edges of some of them, which have all. Collective.
+
+        And the number there of each column, −1 of others.
+        """
+        sizes = torch.zeros(self._comm.size, dtype=torch.int64)
+        sizes[self._comm.rank] = len(rows)
+        self._comm.all_reduce(sizes).wait()
+        layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
+        number = np.full(self.columns, -1)
+        number[rows] = np.arange(*layout.range(self._comm.rank))
+        columns = np.unique(self.sources.take(full)[1].numpy())
+        slots = columns[columns >= self.own_rows]
+        remote = self.halo[slots - self.own_rows]
+        owners = self._layout.owner(remote)
+        number[slots] = self._answers(owners, remote, lambda of: number[of - self._first])
+        block = self._block(full, number, layout.rows)
+        lengths = torch.zeros(len(rows), dtype=torch.int64)
+        lengths[torch.from_numpy(np.searchsorted(rows, full))] = block.row_lengths
+        indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+        each = self._comm.size // self.share.meta.parts
+        meta = replace(
+            self.share.meta,
+            vertices=layout.rows,
+            edges=self._comm.agree(block.nnz, "sum"),
+            offsets=tuple(layout.offsets[::each].tolist()),
+        )
+        shape = len(rows), layout.rows
+        adjacency = CSR.of(indptr, block.indices, shape, block.values)
+        ids = self.share.vertex_ids[torch.from_numpy(rows)]
+        return RankShare(meta, layout, adjacency, ids, VertexData()), number
+
+    def edges_of(self, edges: Edges, rows: Int64, number: Int64) -> Edges:
+        """Edges that end at these own rows, in such numbers of columns; each with all its state."""
+        begins, ends = (
+            np.searchsorted(edges.index[1].numpy(), rows + self._first, side)
+            for side in ("left", "right")
+        )
+        counts = ends - begins
+        places = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        at = torch.from_numpy(places)
+        source, target = edges.index[:, at].numpy()
+        index = np.stack((number[self.columns_of(source)], number[target - self._first]))
+        state = {name: values[at] for name, values in edges.attributes.items()}
+        return Edges(torch.from_numpy(index), state)
 
     def apply(self, changes: Changes, vertices: int) -> tuple[Changes, Growth]:
         """Carry an update with so many new vertices out. Collective."""
@@ -364,11 +459,8 @@ class ChangingEdges:
 
         self._comm.on_every_rank(check)
         result = every - self._limit + self._layout.rows
-        ids = every[every < self._limit]
-        (queried,), counts, order = self._routed(ids % self._comm.size, ids)
-        answers = torch.from_numpy(self._row_of[queried // self._comm.size])
-        numbers = np.empty_like(ids)
-        numbers[order] = swap_rows(self._comm, answers, counts.reversed()).numpy()
+        ids, ranks = every[every < self._limit], self._comm.size
+        numbers = self._answers(ids % ranks, ids, lambda of: self._row_of[of // ranks])
 
         def check_found() -> None:
             for wrong in ids[numbers < 0][:1]:
@@ -390,6 +482,14 @@ class ChangingEdges:
             for array in arrays
         ]
         return arrived, counts, order
+
+    def _answers(self, ranks: Int64, numbers: Int64, look: Callable[[Int64], Int64]) -> Int64:
+        """What these ranks find of numbers. Collective."""
+        (queried,), counts, order = self._routed(ranks, numbers)
+        result = np.empty_like(numbers)
+        answers = torch.from_numpy(look(queried))
+        result[order] = swap_rows(self._comm, answers, counts.reversed()).numpy()
+        return result
 
     def _sum_degrees(self, rows: Int64) -> None:
         """Add up the weights of some rows, all of them: so no rounding stays behind."""
@@ -418,6 +518,7 @@ def changing_edges(graph: DistGraph) -> ChangingEdges:
     """The edges of a graph in a form that can change; made when first asked for. Collective."""
     if graph not in _changing:
         graph.comm.on_every_rank(lambda: _check_can_change(graph))
+        graph.list_edges()
         _changing[graph] = ChangingEdges(graph.share, graph.comm)
     return _changing[graph]
 
@@ -429,9 +530,6 @@ def _check_can_change(graph: DistGraph) -> None:
         "has repeated edges": graph.has_repeated_edges,
         "is cut by edges (a vertex cut)": share.edge_labels is not None,
         "has let go of its adjacency": share.adjacency is None,
-        "has features of edges from a file or a block (a Data keeps them one by one)": (
-            share.edge_attr is not None
-        ),
     }
     for what, holds in refused.items():
         if holds:
@@ -483,8 +581,7 @@ def update(
     for name, (at, values) in mine.rows.items():
         changing.overwrite(graph, name, torch.from_numpy(at), values)
     for watcher in changing.watchers:
-        if "x" in mine.rows:
-            watcher.features_changed(mine.rows["x"][0])
+        watcher.rows_changed({name: at for name, (at, _) in mine.rows.items()})
     dropped = int(changes.edges[:, 2].sum())
     meta = replace(
         changing.share.meta,

@@ -15,7 +15,10 @@ import scipy.sparse as sp
 import torch
 
 import spgnn
-from spgnn import InputError
+from spgnn import InputError, nn
+from spgnn.addons.dynamic import embeddings
+from spgnn.addons.dynamic.field import field_of
+from spgnn.addons.transformers import SGFormer
 from spgnn.comm import connect
 from spgnn.data import from_scipy
 from spgnn.data.npz import write_npz
@@ -241,10 +244,13 @@ def test_rows_travel_where_they_changed():
 class Growing(Changing):
     """A graph whose vertices come too, and that knows more of them and of its edges."""
 
-    def __init__(self, seed: int, *, listed: bool, weighted: bool) -> None:
-        super().__init__(seed, weighted=weighted, vertices=30)
-        self.listed, self.mask = listed, self.rng.random(30) < 0.5
-        self.pos = self.rng.random((30, 3)).astype(np.float32)
+    def __init__(
+        self, seed: int, *, listed: bool, weighted: bool, vertices: int = 30, share: float = 1
+    ) -> None:
+        super().__init__(seed, weighted=weighted, vertices=vertices)
+        self.weights = {e: w for e, w in self.weights.items() if self.rng.random() < share}
+        self.listed, self.mask = listed, self.rng.random(vertices) < 0.5
+        self.pos = self.rng.random((vertices, 3)).astype(np.float32)
         self.of_edges = {edge: self.rng.random(2).tolist() for edge in self.weights}
 
     def distributed(self, **options: object) -> spgnn.DistGraph:
@@ -345,6 +351,121 @@ def test_new_vertices_are_as_if_they_had_been_there(ranks):
             check_growth(rank, ranks, 4, algo="feature", c=2)
 
     run_ranks(body, ranks)
+
+
+class Chain(torch.nn.Module):
+    """Layers one after the other, which a model of its own calls, with what else they look at."""
+
+    def __init__(self, *layers: torch.nn.Module, looks: str = "") -> None:
+        super().__init__()
+        self.layers, self.looks = torch.nn.ModuleList(layers), looks
+
+    def forward(self, x: torch.Tensor, graph: spgnn.DistGraph) -> torch.Tensor:
+        if self.looks == "pos":
+            x = torch.cat((x, graph.pos), 1)
+        first = x
+        for layer in self.layers:
+            pyg = not nn.takes_graph(layer)
+            more = (graph.edge_attr,) if self.looks == "edge_attr" else ()
+            if isinstance(layer, nn.GCN2Conv):
+                x = layer(x, first, graph)
+            else:
+                x = layer(x, graph.edge_index if pyg else graph, *more).tanh()
+        return x
+
+
+class OnEdges(torch.nn.Module):
+    def __init__(self, conv: torch.nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return self.conv(x, edge_index)
+
+
+def any_models() -> dict[str, tuple[int | None, torch.nn.Module]]:
+    """Models that do not aggregate once a layer, and how many edges away each looks."""
+    pyg, linear = pytest.importorskip("torch_geometric").nn, torch.nn.Linear
+    torch.manual_seed(0)
+    hooked = GraphSAGE(FEATURES, 8, 2, CLASSES)
+    hooked.convs[0].register_forward_hook(lambda *given: None)
+    return {
+        "sgc": (2, Chain(nn.SGConv(FEATURES, CLASSES, K=2))),
+        "appnp": (3, Chain(GIN(FEATURES, 5, 1), nn.APPNP(2, 0.1))),
+        "tag": (2, Chain(nn.TAGConv(FEATURES, CLASSES, K=2))),
+        "gcnii": (2, Chain(nn.GCN2Conv(FEATURES, 0.1), nn.GCN2Conv(FEATURES, 0.1))),
+        "lightgcn": (3, Chain(nn.LGConv(), nn.LGConv(), nn.LGConv())),
+        "gine": (2, nn.GINE(FEATURES, 8, 2, CLASSES, edge_dim=2)),
+        "gat": (2, GAT(FEATURES, 8, 2, CLASSES, edge_dim=2)),
+        "transformer": (1, Chain(nn.TransformerConv(FEATURES, 4, edge_dim=2))),
+        "pos": (1, Chain(nn.SAGEConv(FEATURES + 3, CLASSES), looks="pos")),
+        "hooked": (2, hooked),
+        "pyg": (2, pyg.GraphSAGE(FEATURES, 8, 2, CLASSES)),
+        "pyg-gcn": (2, OnEdges(pyg.GCN(FEATURES, 8, 2, CLASSES))),
+        "pyg-nn": (1, Chain(pyg.NNConv(FEATURES, 3, linear(2, 3 * FEATURES)), looks="edge_attr")),
+        "alone": (0, Chain(Chain())),
+        # What goes against the edges, or to all vertices.
+        "pyg-both": (None, OnEdges(pyg.DirGNNConv(pyg.SAGEConv(FEATURES, 4)))),
+        "norm": (None, GCN(FEATURES, 8, 2, CLASSES, norm="graph")),
+        "sgformer": (None, SGFormer(FEATURES, 8, CLASSES)),
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_models_of_any_kind_follow(ranks, monkeypatch):
+    """With features of edges, new vertices, other attributes; on the graph that rows depend on."""
+    fields = []
+    monkeypatch.setattr(
+        embeddings, "field_of", lambda *a: fields.append(field_of(*a)) or fields[-1]
+    )
+
+    def body(rank: int) -> None:
+        ours = Growing(3, listed=True, weighted=False, vertices=1000, share=0.02)
+        graph, models = ours.distributed(partition="random"), any_models()
+        served = {name: spgnn.Embeddings(model, graph) for name, (_, model) in models.items()}
+        for step in range(2):
+            old = {name: graph.gather(one.outputs.clone()) for name, one in served.items()}
+            graph.update(**ours.step(rank, ranks))
+            if step == 1:  # nothing but another attribute
+                ours.pos[5] = 9
+                pos = torch.from_numpy(ours.pos[5:6])
+                graph.update(pos=([5], pos) if rank == ranks - 1 else None)
+            new = ours.distributed(partition="random")
+            for name, (hops, model) in models.items():
+                fields.clear()
+                rows = graph.gather(spgnn.infer(model, graph, since=served[name]))
+                whole = new.gather(spgnn.infer(model, new))
+                torch.testing.assert_close(rows, whole, rtol=1e-5, atol=1e-5, msg=f"{name} {step}")
+                changed = torch.zeros(graph.own_rows, dtype=torch.bool)
+                changed[served[name].changed] = True
+                changed = graph.gather(changed)
+                if rank == 0:
+                    both = old[name], torch.full((ours.n - len(old[name]), rows.shape[1]), np.nan)
+                    assert torch.equal(changed, (torch.cat(both) != rows).any(1)), name
+                assert len(fields) == (hops is not None)
+                assert not fields or fields[0] is not None, name
+                assert served[name]._hops == hops, name
+                spgnn.infer(model, graph, since=served[name])
+                assert not len(served[name].changed)
+
+    run_ranks(body, ranks)
+
+
+def test_features_of_edges_from_a_file():
+    """They stand beside the adjacency, and are listed with the edges from the first update on."""
+    graph, model = spgnn.distribute(some_graph()), nn.GINE(1, 8, 2, CLASSES, edge_dim=2)
+    before, served = graph.edge_index, spgnn.Embeddings(model, graph)
+    assert torch.equal(before, graph.edge_index)
+    drop = graph.local_edge_index[:, :2]
+    graph.update(drop_edges=graph.vertex_ids[drop])
+    ends = graph.x[graph.local_edge_index.flip(0), 0].T
+    assert torch.equal(graph.edge_attr, ends)
+    graph.update(graph.vertex_ids[drop], edge_attr=graph.x[drop.flip(0), 0].T)
+    kept, new = (
+        spgnn.infer(model, graph, since=served),
+        spgnn.infer(model, spgnn.distribute(some_graph())),
+    )
+    torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-5)
 
 
 NEW = {"add_nodes": [60], "x": ([60], torch.zeros(1, 7)), "y": ([60], torch.tensor([0]))}
@@ -511,24 +632,16 @@ def test_what_cannot_be_updated_says_why():
     coded = ours.graph(codec={"bits": 8})
     freed = ours.graph()
     freed.release()
-    repeated, featured = spgnn.distribute(Repeated()), spgnn.distribute(some_graph())
-    norm = GCN(FEATURES, 8, 2, CLASSES, norm="graph")
-    several = GCN(FEATURES, 8, 2, CLASSES)
-    of_edges = GAT(FEATURES, 8, 2, CLASSES, edge_dim=2)
-    several.convs[0].register_forward_hook(lambda *given: None)
+    repeated, several = spgnn.distribute(Repeated()), trained_like("gcn")
     for call, words in [
         (coded.update, "has a codec"),
         (freed.update, "has let go of its adjacency"),
         (repeated.update, "has repeated edges"),
-        (featured.update, "has features of edges from a file or a block"),
-        (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
-        (lambda: spgnn.Embeddings(of_edges, graph), "GATConv does more than one aggregation"),
-        (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
-        (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "are stacks of layers"),
+        (lambda: spgnn.Embeddings(len, graph), "give a torch.nn.Module, not builtin_function"),
         (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
         (lambda: spgnn.Embeddings(model, graph.A), "not a DistMatrix"),
         (lambda: spgnn.infer(model, graph, since=3), "since must be spgnn.Embeddings"),
-        (lambda: spgnn.infer(norm, graph, since=served), "since is of another model or graph"),
+        (lambda: spgnn.infer(several, graph, since=served), "since is of another model or graph"),
         (lambda: spgnn.infer(model, graph, layer=1, since=served), "give neither x nor layer"),
     ]:
         with pytest.raises(InputError, match=words):
