@@ -13,6 +13,7 @@ from .arrays import Archive as Archive
 from .distribute import Arrangement as Arrangement
 from .distribute import RankShare as RankShare
 from .distribute import Slices as Slices
+from .distribute import of_columns as of_columns
 from .distribute import renumbered as renumbered
 from .distribute import scatter as scatter
 from .generators import block_model as block_model
@@ -64,9 +65,11 @@ from .source import GraphMeta as GraphMeta
 from .source import GraphSource as GraphSource
 from .source import MemorySource as MemorySource
 from .source import shown_name as shown_name
+from .splits import Directory as Directory
 from .splits import Pairs as Pairs
 from .splits import divided as divided
 from .splits import held_out_of as held_out_of
+from .splits import hold_out as hold_out
 from .splits import seeded_split as seeded_split
 from .structure import added as added
 from .structure import csr_from_edges as csr_from_edges

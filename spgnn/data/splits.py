@@ -111,7 +111,7 @@ def held_out(
     assert A is not None
     ids, directed = share.vertex_ids, share.meta.directed
     sources, _ = of_columns(ids, A, share.layout, comm)
-    left, pairs, stays = _hold_out(A, ids, sources, shares, seed, directed=directed)
+    left, pairs, stays = hold_out(A, ids, sources, shares, seed, directed=directed)
     labels = None if share.edge_labels is None else share.edge_labels[stays]
     attr = None if share.edge_attr is None else share.edge_attr[stays]
     meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
@@ -122,12 +122,12 @@ def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[G
     """A whole graph without the links that :func:`held_out` takes out, and the same pairs."""
     A, ids = graph.adjacency, vertex_ids_of(graph)
     sources = ids[A.indices.long()]
-    left, pairs, stays = _hold_out(A, ids, sources, shares, seed, directed=graph.directed)
+    left, pairs, stays = hold_out(A, ids, sources, shares, seed, directed=graph.directed)
     attr = None if graph.edge_attr is None else graph.edge_attr[stays]
     return replace(graph, adjacency=left, edge_attr=attr), pairs
 
 
-def _hold_out(
+def hold_out(
     A: CSR, ids: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
 ) -> tuple[CSR, list[Pairs], Tensor]:
     """The rest of own rows, the pairs of each split, and whether each nonzero stays."""

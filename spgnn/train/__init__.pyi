@@ -7,6 +7,7 @@ from .links import HELD_OUT as HELD_OUT
 from .links import LinkModel as LinkModel
 from .links import LinkScores as LinkScores
 from .links import purpose_of as purpose_of
+from .links import scored_pairs as scored_pairs
 from .measure import gathered as gathered
 from .measure import timed as timed
 from .run import callbacks_of as callbacks_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.autograd import autocast
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, Mesh
 from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
@@ -19,6 +19,7 @@ from spgnn.exchange.plan import Carried
 from spgnn.exchange.schemes import fetch
 from spgnn.graph.dry import Recorded
 from spgnn.graph.training import TrainingGraph
+from spgnn.layout import RowLayout
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
 from spgnn.nn.metrics import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
@@ -148,17 +149,38 @@ class LinkPrediction(GraphTask):
 
     def _scored(self, pairs: Pairs, count: int, purpose: str) -> ScoredPairs:
         """Links with so many made-up ones each. Collective."""
-        A, comm = self.data.A, self.comm
-        drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
-        rows, moved = self._directory.rows(drawn.flatten())
-        chosen = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
-        plan = build(fetch(chosen, A.layout, comm.rank), A.mesh)
-        self.messages.append(
-            PairRequests(A, (*moved, *(request_bytes(hop.counts, comm.rank) for hop in plan.hops)))
-        )
-        device = self.data.whole.device
-        sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
-        return ScoredPairs(pairs.targets.to(device), sources, count)
+        A = self.data.A
+        how = self.seed, purpose, self._directory, A.layout, A.mesh
+        result, moved = scored_pairs(pairs, count, *how)
+        self.messages.append(PairRequests(A, moved))
+        return result
+
+
+def scored_pairs(
+    pairs: Pairs,
+    count: int,
+    seed: int,
+    purpose: str,
+    directory: Directory,
+    layout: RowLayout,
+    mesh: Mesh,
+) -> tuple[ScoredPairs, tuple[Carried, ...]]:
+    """Links with `count` made-up ones each, and the messages that found their sources. Collective.
+
+    Parameters
+    ----------
+    seed, purpose
+        Of the draw.
+    directory : Directory
+        Of the vertices of all ranks.
+    """
+    rank, device = mesh.rank, mesh.everyone.device
+    rows, moved = directory.rows(pairs.drawn(layout.rows, count, seed, purpose).flatten())
+    chosen = CSR(Selection(torch.cat((pairs.sources, rows)), layout.rows))
+    plan = build(fetch(chosen, layout, rank), mesh)
+    moved_too = (request_bytes(hop.counts, rank) for hop in plan.hops)
+    sources = DistMatrix(plan.to(device).ready(), layout, mesh)
+    return ScoredPairs(pairs.targets.to(device), sources, count), (*moved, *moved_too)
 
 
 def purpose_of(split: str) -> str:

@@ -6,8 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +42,14 @@ class Blocks(ABC):
     def stream(self) -> Iterator[tuple[int, CSR]]:
         """All blocks in turn, each valid until the next one is asked for."""
 
+    @abstractmethod
+    def start(self, row: int) -> int:
+        """Nonzeros before a row of the only block."""
+
+    @abstractmethod
+    def cut(self, bounds: Sequence[int]) -> Blocks:
+        """The only block in several."""
+
     def nonzeros(self, mask: Tensor | None = None) -> int:
         """Nonzeros in some rows, bool [rows], or in all of them."""
         total = 0
@@ -70,6 +80,12 @@ class MemoryBlocks(Blocks):
 
     def stream(self) -> Iterator[tuple[int, CSR]]:
         yield from enumerate(self._blocks)
+
+    def start(self, row: int) -> int:
+        return int(self._blocks[0].indptr[row])
+
+    def cut(self, bounds: Sequence[int]) -> MemoryBlocks:
+        return self.of(self._blocks[0], bounds)
 
 
 def rows_of(matrix: CSR, first: int, last: int) -> CSR:
@@ -134,6 +150,10 @@ class FileBlocks(Blocks):
     ) -> None:
         super().__init__(bounds, columns)
         self._checked = checked
+        where: dict[str, Any] = {"indptr": indptr, "indices": indices, "values": values}
+        self._again = partial(FileBlocks, columns=columns, counts=counts, width=width, **where)
+        rows = (self.bounds[-1] + 1,)
+        self._offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, rows)
         self._indptr = _FileArray(indptr, torch.int64, counts)
         self._indices = _FileArray(indices, index_dtype(columns), counts)
         self._values = None
@@ -164,6 +184,12 @@ class FileBlocks(Blocks):
                     ahead = reader.submit(self._read, number + 1)
                 yield number, block
         self._checked = True
+
+    def start(self, row: int) -> int:
+        return int(self._offsets[row])
+
+    def cut(self, bounds: Sequence[int]) -> FileBlocks:
+        return self._again(bounds=bounds, checked=self._checked)
 
     @property
     def weighted(self) -> bool:

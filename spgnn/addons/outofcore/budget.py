@@ -197,7 +197,8 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
             most = max(most, width * _EDGE_COPIES * (edges + sources))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / chunks
     # Of rows in 16 bits some copies are float32.
-    return int(blocks + max(sizes.itemsize, 4) * _UNEVEN * most / chunks)
+    computed = max(max(sizes.itemsize, 4) * most, sizes.pair_bytes)
+    return int(blocks + _UNEVEN * computed / chunks)
 
 
 def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:

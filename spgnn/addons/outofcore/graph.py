@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from spgnn.addons.outofcore.tables import (
 )
 from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
-from spgnn.data import GraphMeta, Normalisation, VertexData, row_normalise_features
+from spgnn.data import GraphMeta, Normalisation, Pairs, VertexData, row_normalise_features
 from spgnn.direct import DirectFile, Transfers, keep_pages
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
@@ -64,8 +65,7 @@ class ChunkedDataset:
 
     meta: GraphMeta  # with the features and classes that are trained on
     layout: RowLayout
-    blocks: Callable[[tuple[int, ...]], Blocks]  # bounds of chunks to own rows of the adjacency
-    starts: Callable[[int], int]  # nonzeros before an own row
+    blocks: Blocks  # own rows of the adjacency, as one block
     ids: Tensor | int  # original ids; if they are consecutive, the first one
     data: VertexData  # labels and masks of all own vertices
     # Features; drawn ones are a function of original ids [rows] and columns [first, last)
@@ -73,14 +73,15 @@ class ChunkedDataset:
     row_normalise: bool = False  # whether each row of features is divided by its sum
     normalisation: Normalisation = "none"  # of the adjacency
     loops: bool = False  # whether every vertex is to have a self-loop
-    labels: Labels | None = None  # ``None`` if nothing is to be learnt
+    labels: Labels | None = None  # without labels and links nothing is learnt
+    links: Sequence[Pairs] = ()  # for validation and for testing
     edge_dim: int = 0  # features of an edge, which are the values of blocks then
 
     def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
         """Own rows of the adjacency, by chunks."""
         weighted = self.meta.weighted or self.edge_dim > 0
         symmetric = not self.meta.directed and not weighted
-        return Adjacency(self.blocks(bounds), self.layout, symmetric, weighted)
+        return Adjacency(self.blocks.cut(bounds), self.layout, symmetric, weighted)
 
 
 def ids_of(ids: Tensor | int, first: int, last: int) -> Tensor:
@@ -105,6 +106,7 @@ class ChunkedGraph:
         itself: int,
     ) -> None:
         storage, X, labels = config.extension(Storage), dataset.X, dataset.labels
+        learns = labels is not None or len(dataset.links) > 0
         self.comm, self._X, self._ids = comm, X, dataset.ids
         self._width, self._row_normalise = dataset.meta.features, dataset.row_normalise
         self.dtype = dtype_of(config.training.dtype)
@@ -119,7 +121,7 @@ class ChunkedGraph:
                 f"--model {config.model.model}: layers that look at edges one by one, and layers "
                 "that multiply with a normalised matrix, are not processed in chunks together"
             )
-        adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))
+        adjacency = dataset.adjacency(even_bounds(dataset.blocks.start, rows, chunks or 64))
         statistics = statistics_of(
             adjacency,
             comm,
@@ -135,11 +137,12 @@ class ChunkedGraph:
         tensors = statistics.loops, statistics.row_scale, X, dataset.ids
         fixed = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
         fixed += 2 * X.nnz * 8 if isinstance(X, CSR) else 0
-        dry = DryPass(model, sparse=sparse, propagates=propagates, symmetric=adjacency.symmetric)
+        how: dict[str, Any] = {"propagates": propagates, "symmetric": adjacency.symmetric}
+        dry = DryPass(model, sparse=sparse, links=len(dataset.links) > 0, **how)
         self.sizes = dry.sizes(
             rows=rows,
             received=len(statistics.needed),
-            nonzeros=dataset.starts(rows),
+            nonzeros=dataset.blocks.start(rows),
             values=dataset.edge_dim or adjacency.weighted,
             itemsize=self.dtype.itemsize,
             fixed_bytes=fixed,
@@ -155,6 +158,9 @@ class ChunkedGraph:
             if self._prunes:
                 nonzeros = blocks.nonzeros(labelled), blocks.nonzeros()
                 self.sizes = self.sizes.at_most(len(labels.rows), *nonzeros)
+        if dataset.links:
+            held_out = sum(len(pairs.targets) for pairs in dataset.links)
+            self.sizes = self.sizes.with_links(config.aim, held_out, dataset.meta.classes)
         itself += LIBRARIES
         memory = storage.memory - itself if storage.memory else None
 
@@ -163,24 +169,24 @@ class ChunkedGraph:
             return decide_together(sizes, memory, chunks, comm=comm, **how)
 
         # Inference saves nothing.
-        recompute = "never" if labels is None else storage.recompute
-        learns = labels is not None
+        recompute = storage.recompute if learns else "never"
         (self.sizes,), (self.budget,) = choose([self.sizes], recompute, decided, learns=learns)
         self.recomputed, self.keeps_first = self.budget.recomputed, self.sizes.keeps
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()
-        self.bounds = even_bounds(dataset.starts, rows, self.budget.chunks)
+        self.bounds = even_bounds(dataset.blocks.start, rows, self.budget.chunks)
         on_disk = "matrix" in self.budget.placement.on_disk
         self._storage = MatrixStorage(
             directory if on_disk else None, self.budget.sort_bytes, counts
         )
         self._sorts = on_disk and not comm.agree(not self.budget.can_sort(memory))
         self._multiplied = model.multiplies
+        self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         self.matrix = whole_matrix(
             dataset.adjacency(self.bounds),
             statistics,
-            Mesh.build(comm, Algorithm("1d").axes(comm.size)),
+            self.mesh,
             self._storage,
             multiplied=self._multiplied,
         )

@@ -39,9 +39,9 @@ class Storage(Extension):
 
     def opener(self) -> Any:
         """The task that opens its data itself."""
-        from spgnn.addons.outofcore.task import ChunkedTask  # which needs all of training
+        from spgnn.addons.outofcore.links import task_of  # which needs all of training
 
-        return ChunkedTask if self.asked else None
+        return task_of if self.asked else None
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what working through rows in chunks does not know."""
@@ -63,9 +63,8 @@ class Storage(Extension):
             )
         if not config.codec.exact:
             yield f"{config.described_messages} needs rows in memory: no {_NAMED}"
-        if aim.task != "vertices" or aim.inductive or config.changes_features:
-            others = config.changes_features or "aim.inductive"
-            yield f"{_NAMED} need labels of vertices: no links, {others}"
+        if aim.inductive or config.changes_features:
+            yield f"{_NAMED} need fixed rows: no {config.changes_features or 'aim.inductive'}"
         if config.training.dtype == "bfloat16" and not model.propagates:
             yield (
                 f"{_NAMED} with --dtype bfloat16 need layers that are products: "

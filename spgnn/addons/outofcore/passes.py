@@ -13,13 +13,13 @@ and one backward for their gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Request, ScoreTables
 from spgnn.addons.outofcore.model import (
@@ -29,7 +29,7 @@ from spgnn.addons.outofcore.model import (
     MomentSums,
     VertexMoments,
 )
-from spgnn.addons.outofcore.tables import Table, release
+from spgnn.addons.outofcore.tables import Table, memory_rows, release
 from spgnn.graph import Features, Propagated
 from spgnn.nn import DropoutKeys, keys_on
 from spgnn.sparse import CSR, SUM_DTYPE, take_rows
@@ -71,7 +71,7 @@ class ChunkedPass:
         self._tick, self._ticks, self._all_ticks = tick, 0, 0
         self._matrices: Sequence[ChunkMatrix] = ()
         self._keys: DropoutKeys | None = None
-        self._saves = self._learns = self._operand_learns = False
+        self._saves = self._saves_last = self._learns = self._operand_learns = False
         self._tables: dict[tuple[str, int], Table] = {}
         self._requests: dict[int, Request] = {}  # without rows
         self._vector_gradients: dict[int, Tensor] = {}  # of attention, until they are added
@@ -92,6 +92,42 @@ class ChunkedPass:
             yield chunk, self._chosen(last, chunk), self._outputs(chunk, H)[0]
         self.forget()
 
+    def take(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Parameters besides those of the layers, which a loss has gradients of."""
+        self._parameters += parameters
+        self._gradients = [None] * len(self._parameters)
+
+    def loss_of_all(
+        self,
+        matrices: Sequence[ChunkMatrix],
+        keys: DropoutKeys | None,
+        scored: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """A loss of all outputs [n, f] together, which leaves the gradient in them. Collective."""
+        self._gradients = [None] * len(self._parameters)
+        last, bounds, Z = self.model.layers - 1, self.graph.bounds, torch.empty(0)
+        for chunk, product in self._until_last(matrices, keys, learns=True, again=True):
+            with torch.no_grad():
+                outputs, _ = self._outputs(chunk, self._layer(last, chunk, product)[0])
+            if not chunk:
+                dtype = SUM_DTYPE[outputs.dtype]
+                Z = memory_rows(bounds[-1], outputs.shape[1], dtype)
+            Z[slice(*bounds[chunk : chunk + 2])] = outputs
+        Z.requires_grad_()
+        with self._aside():
+            total = scored(Z)
+            assert Z.grad is not None
+            dZ = Z.grad.to(self.graph.dtype)
+
+            def of_chunk(chunk: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
+                return outputs, dZ[slice(*bounds[chunk : chunk + 2])]
+
+            for chunk in range(self._chunks):
+                self._through_last(chunk, None, partial(of_chunk, chunk))
+                self._tell()
+            self._through_norms(last)
+        return total
+
     def loss(
         self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None, share: Share
     ) -> Tensor:
@@ -100,22 +136,33 @@ class ChunkedPass:
         self._gradients = [None] * len(self._parameters)
         last = self.model.layers - 1
 
-        def ends(chunk: int, H: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
-            outputs, earlier[:] = self._outputs(chunk, H)
+        def of_chunk(chunk: int, outputs: Tensor) -> tuple[Tensor, None]:
             value = share(chunk, self._chosen(last, chunk), outputs)
             total.add_(value.detach())
-            return [value], [None]
+            return value, None
 
-        earlier = list[Tensor]()
         for chunk, Z in self._until_last(matrices, keys, learns=True):
             with self._aside():
-                self._through_layer(last, chunk, Z, ends)
-            for number, one in enumerate(earlier):
-                assert one.grad is not None
-                self._table("jump gradient", number, one.shape[1]).write(chunk, one.grad)
+                self._through_last(chunk, Z, partial(of_chunk, chunk))
         with self._aside():
             self._through_norms(last)
         return total
+
+    def _through_last(
+        self, chunk: int, Z: Tensor | None, end: Callable[[Tensor], tuple[Tensor, Tensor | None]]
+    ) -> None:
+        """Through the last layer, from something of a chunk's outputs and its gradient."""
+
+        def ends(chunk: int, H: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+            outputs, earlier[:] = self._outputs(chunk, H)
+            value, gradient = end(outputs)
+            return [value], [gradient]
+
+        earlier = list[Tensor]()
+        self._through_layer(self.model.layers - 1, chunk, Z, ends)
+        for number, one in enumerate(earlier):
+            assert one.grad is not None
+            self._table("jump gradient", number, one.shape[1]).write(chunk, one.grad)
 
     def backward(self, scale: Tensor) -> None:
         """Add the gradients of the last `loss` to those of the parameters. Collective."""
@@ -175,9 +222,14 @@ class ChunkedPass:
     # Forward
 
     def _until_last(
-        self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None, *, learns: bool
+        self,
+        matrices: Sequence[ChunkMatrix],
+        keys: DropoutKeys | None,
+        *,
+        learns: bool,
+        again: bool = False,
     ) -> ChunkProducts:
-        """All layers but the last, and the product of that one, chunk after chunk."""
+        """All layers but the last, and the product of that one, which `again` saves, by chunks."""
         self.forget()
         self._matrices, self._keys, model = matrices, keys, self.model
         # Outputs that depend on all layers are computed from their products.
@@ -185,7 +237,8 @@ class ChunkedPass:
         self._learns = torch.is_grad_enabled()
         last = model.layers - 1
         passes = sum(map(self._passes, range(last + 1))) + (self.graph.propagated is None)
-        self._begin(passes + (model.norms(last) if learns else 0))
+        self._begin(passes + (model.norms(last) + again if learns else 0))
+        self._saves_last = again
         operand = None if self.graph.propagated is not None else self._first_operand()
         for number in range(last + 1):
             following: Table | None = None
@@ -257,7 +310,7 @@ class ChunkedPass:
         norms, last = self.model.norms(number), number == self.model.layers - 1
         chunks = self._saved_products()
         if operand is not None:
-            saves = bool(norms) or (self._saves and not last)
+            saves = bool(norms) or (self._saves and (self._saves_last or not last))
             chunks = self._products(number, operand, saves=saves)
         moments = self._moments[number] = []
         for _ in range(norms):

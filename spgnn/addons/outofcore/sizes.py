@@ -16,6 +16,7 @@ from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.tables import MemoryTable, Placement, Table, panels_of
 from spgnn.comm import SoloCommunicator
+from spgnn.config import Aim
 from spgnn.graph import Features
 from spgnn.nn import DropoutKeys
 
@@ -43,8 +44,17 @@ class LayerShape(NamedTuple):
 class DryPass:
     """A model's layers, and what happens to its tables in an epoch, and in evaluation."""
 
-    def __init__(self, model: ChunkedModel, *, sparse: bool, propagates: bool, symmetric: bool):
+    def __init__(
+        self,
+        model: ChunkedModel,
+        *,
+        sparse: bool,
+        propagates: bool,
+        symmetric: bool,
+        links: bool = False,
+    ) -> None:
         self._model, self._sparse, self._propagates = model, sparse, propagates
+        self._links = links
         self._symmetric, self.jumps = symmetric, model.jumps
         self.reads_own = [model.reads_own(number) for number in range(model.layers)]
         self.keeps = propagates and model.keeps_first
@@ -115,13 +125,22 @@ class DryPass:
             graph.recomputed, graph.keeps_first = recomputed, keeps
             whole = ChunkedPass(graph, model)
             with torch.set_grad_enabled(log is training):
-                if log is training:
+                if log is training and self._links:
+                    whole.loss_of_all(matrices, keys, _no_loss)
+                elif log is training:
                     whole.loss(matrices, keys, lambda chunk, rows, H: H.sum())
+                if log is training:
                     whole.backward(torch.ones(()))
                 else:
                     for _ in whole.outputs(matrices):
                         log.append(("score",))
         return training, evaluation
+
+
+def _no_loss(Z: Tensor) -> Tensor:
+    """A loss of all output rows, whose gradient is zero."""
+    Z.grad = torch.zeros_like(Z)
+    return torch.zeros(())
 
 
 @dataclass(frozen=True)
@@ -146,6 +165,7 @@ class Sizes:
     itemsize: int  # bytes of a number
     fixed_bytes: int  # bytes that are in memory under every budget
     nonzeros: int = 0
+    pair_bytes: int = 0  # of all pairs that are scored: a chunk's are in memory
     propagated_bytes: int = 0  # bytes of A·X, if features are propagated; else 0
     source_bytes: int = 0  # bytes of reading the features from their files once; 0 in memory
     scored_bytes: int = 0
@@ -158,6 +178,16 @@ class Sizes:
         of_labels = labelled * (2 * (8 + 8) + 3)
         outputs = labelled * classes * self.itemsize
         return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + of_labels)
+
+    def with_links(self, aim: Aim, held_out: int, width: int) -> Sizes:
+        """The same with embeddings and their gradients in memory, and links that are held out."""
+        # Of a pair, both rows, their product, and gradients of these; ids, and where rows are.
+        pair = 6 * width * self.itemsize + 64
+        trained, scored = self.nonzeros * (1 + aim.negatives), held_out * (1 + aim.eval_negatives)
+        fixed = 4 * self.rows * width * self.itemsize + 16 * self.rows + 32 * held_out
+        fixed += 2 * scored * self.itemsize
+        pairs = pair * max(trained, scored)
+        return replace(self, fixed_bytes=self.fixed_bytes + fixed, pair_bytes=pairs)
 
     def at_most(self, labelled: int, nonzeros: int, total: int) -> Sizes:
         """The same if outputs of few rows are read, from how many these are alone."""

@@ -11,9 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
@@ -63,6 +62,7 @@ class ChunkedTask(Task):
     """Labels of vertices, learnt by a model whose rows are processed in chunks. Collective."""
 
     has_budget = True
+    reads_besides = 0  # bytes of an epoch that are no layer's
 
     def __init__(
         self, config: TrainConfig, comm: Communicator, idle_bytes: int, outputs: int | None = None
@@ -87,10 +87,11 @@ class ChunkedTask(Task):
         with working(f"reading {config.data.dataset}", shown=comm.rank == 0):
             dataset = open_dataset(config, comm, self.counts, directory, outputs)
         self.meta = dataset.meta
-        self.model = model_of(config, self.meta.features, self.meta.classes)
-        self.model.to(weights_of(config.training.dtype)).train(outputs is None)
+        self.layers = model_of(config, self.meta.features, self.meta.classes)
+        self.layers.to(weights_of(config.training.dtype)).train(outputs is None)
+        self.model: nn.Module = self.layers
         with working("building what epochs read", shown=comm.rank == 0):
-            model = ChunkedModel(self.model, dataset.edge_dim)
+            model = ChunkedModel(self.layers, dataset.edge_dim)
             self.graph = ChunkedGraph(
                 dataset,
                 model,
@@ -101,11 +102,13 @@ class ChunkedTask(Task):
                 itself=idle_bytes,
             )
             self._pass = ChunkedPass(self.graph, model, self._tick)
-            if dataset.labels is not None:
-                self._learn(dataset.labels)
+            if outputs is None:
+                self._learn(dataset)
 
-    def _learn(self, labels: Labels) -> None:
+    def _learn(self, dataset: ChunkedDataset) -> None:
         """The rows of each layer, in training and in evaluation, and the objective. Collective."""
+        labels = dataset.labels
+        assert labels is not None
         rows, train = self.graph.bounds[-1], labels.masks[0]
         self._training = self.graph.matrices_for(labels.mask(rows, training=True), training=True)
         self._evaluation = self.graph.matrices_for(
@@ -128,7 +131,7 @@ class ChunkedTask(Task):
         """A share of the mean over all training vertices. Collective."""
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.config.training.seed, epoch)
         before = self.counts.copy()
-        total = self._pass.loss(self._training, keys, self._share)
+        total = self._loss_of(keys)
 
         def backward(scale: Tensor) -> None:
             with multiplied_in(self.config.training.dtype, "cpu"):
@@ -136,6 +139,10 @@ class ChunkedTask(Task):
             self.moved = self.counts.since(before)
 
         return with_backward(total, backward)
+
+    def _loss_of(self, keys: DropoutKeys) -> Tensor:
+        """The loss; gradients wait until it is sent backward."""
+        return self._pass.loss(self._training, keys, self._share)
 
     def _share(self, chunk: int, chosen: Tensor | None, outputs: Tensor) -> Tensor:
         """The share of the loss that some rows of a chunk have."""
@@ -186,7 +193,7 @@ class ChunkedTask(Task):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
-        return decaying_first(self.model, self.model, self.config.training.weight_decay)
+        return decaying_first(self.layers, self.model, self.config.training.weight_decay)
 
     @property
     def signature(self) -> Mapping[str, Any]:
@@ -203,9 +210,10 @@ class ChunkedTask(Task):
         sizes = self.graph.sizes.of_matrices(self._training)
         # As if all columns of every operand were in memory at once.
         one_panel = replace(budget, placement=replace(budget.placement, panel_bytes=0))
-        least = sum(one_panel.traffic(sizes))
+        least, (read, written) = sum(one_panel.traffic(sizes)), budget.traffic(sizes)
+        read, least = read + self.reads_besides, least + self.reads_besides
         transferred = moved.moved_in + moved.moved_out
-        mine = [*budget.traffic(sizes), moved.read, moved.written, transferred, least]
+        mine = [read, written, moved.read, moved.written, transferred, least]
         names = "planned_read", "planned_written", "read", "written", "transferred"
         *totals, needed = gathered(self.comm, mine).sum(axis=0).astype(int).tolist()
         storage = {
@@ -256,8 +264,7 @@ def open_dataset(
         rows = ChunkedDataset(
             share.meta,
             share.layout,
-            lambda bounds: MemoryBlocks.of(adjacency, bounds),
-            lambda row: int(adjacency.indptr[row]),
+            MemoryBlocks([adjacency], adjacency.shape[1]),
             share.vertex_ids,
             share.data,
             share.data.x,
@@ -268,7 +275,12 @@ def open_dataset(
     if not features:
         raise InputError(f"{meta.name} has no features; --random-features F makes some up")
     classes, labels = outputs or 0, None
-    if outputs is None:
+    if outputs is None and config.aim.task == "links":
+        from spgnn.addons.outofcore.links import without_held_out  # which needs this module
+
+        classes, rows = config.model.hidden, without_held_out(config, rows, comm, scratch, counts)
+        meta = rows.meta
+    elif outputs is None:
         classes = data.random_classes if rows.data.y is None else meta.classes
         if not classes:
             raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
@@ -328,13 +340,12 @@ def _in_directory(
     indptr, indices = stretch["indptr"], stretch["indices"]
     assert indptr is not None
     assert indices is not None
-    offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
     ids, data = shards.vertices_of(rank)
     return ChunkedDataset(
         meta,
         shards.layout,
-        lambda bounds: FileBlocks(
-            bounds,
+        FileBlocks(
+            (0, last - first),
             meta.vertices,
             indptr=indptr,
             indices=indices,
@@ -342,7 +353,6 @@ def _in_directory(
             counts=counts,
             width=max(edge_dim, 1),
         ),
-        lambda row: int(offsets[row]),
         first if ids is None else ids,
         data.select_split(config.data.split),
         shards.features_of(rank) or stretch["x"],
@@ -353,7 +363,7 @@ def _labels(config: TrainConfig, dataset: ChunkedDataset, rank: int) -> Labels:
     """A chunk at a time: most vertices of the largest graphs have no label."""
     rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
     begin, end = dataset.layout.range(rank)
-    for first, last in pairwise(even_bounds(dataset.starts, end - begin, 64)):
+    for first, last in pairwise(even_bounds(dataset.blocks.start, end - begin, 64)):
         ids = ids_of(dataset.ids, first, last)
         data = VertexData(**dataset.data.take(slice(first, last)))
         y = made_up_labels(config, ids) if data.y is None else data.y

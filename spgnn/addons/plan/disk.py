@@ -110,6 +110,8 @@ class Disk:
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
     ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
         """Sizes of each rank: as the budget takes them, at most, and as they will be with it."""
+        if config.aim.task != "vertices":
+            raise InputError("--task links is planned in memory: no --memory, --spill and --chunks")
         dataset, order = virtual.dataset, virtual.arranged.order
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         edge_dim = config.model.edge_dim if config.model.uses_edges else 0

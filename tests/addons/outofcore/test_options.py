@@ -16,7 +16,7 @@ from tests.train.command import check_slip
         ({"recompute": "always"}, "storage.recompute needs --memory, --spill or --chunks"),
         ({"chunks": 2, "memory": 99}, "--memory: 99 bytes are less than any process takes"),
         ({"chunks": 2, "cover": "row"}, "--chunks need --algo 1d, --cover column"),
-        ({"chunks": 2, "task": "links"}, "--chunks need labels of vertices"),
+        ({"chunks": 2, "inductive": True}, "--chunks need fixed rows: no aim.inductive"),
         ({"chunks": 2, "dtype": "bfloat16", "model": "gat"}, "need layers that are products"),
         ({"chunks": 2, "device": "cuda"}, "--chunks work on CPUs"),
         ({"chunks": 2, "model": "gat", "message_dropout": 0.5}, "model.message-dropout 0"),
