@@ -86,8 +86,9 @@ def distribute(
     data
         A PyG ``Data`` or ``HeteroData``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy
         matrix (with `x`, `y` and masks as arguments), a `spgnn.data.Graph`, the name or path of a
-        data set, or a directory of parts. Rank 0's counts: the others may pass the same, or
-        nothing. Or on every rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's.
+        data set, a directory of parts, or one of tables of several vertex types. Rank 0's counts:
+        the others may pass the same, or nothing. Or on every rank a `spgnn.data.GraphBlock`: its
+        rows, one rank's after another's.
         What is written to its arrays afterwards changes nothing here, but for the features of a
         `GraphBlock`: they may be mapped files, or most of the memory there is, and are shared.
     partition : str or int [n]
@@ -135,7 +136,7 @@ def distribute(
     Returns
     -------
     DistGraph
-        Of a ``HeteroData``, a :class:`~spgnn.addons.hetero.graph.HeteroDistGraph`.
+        Of several vertex types, a :class:`~spgnn.addons.hetero.graph.HeteroDistGraph`.
 
     Raises
     ------
@@ -197,6 +198,9 @@ def distribute(
         split=split,
     )
     kind = _kind_of_all(kind, comm)
+    if kind == "name":  # rank 0 alone looks what it stands for
+        of_data = comm.from_rank_zero(lambda: [name for name in DATA if DATA[name][0](data)])
+        kind = (*of_data, kind)[0]
     codecs = GraphCodecs(lossy, comm, seed)
     if kind in DATA:
         others = {"plan": plan, "symmetrise": symmetrise or None, **apart}

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
 
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -39,6 +40,7 @@ class DistVertices(ABC):
     num_classes: Any  # a property
     bipartite = False  # its edges start and end at vertices of the same numbers
     calls_agreed = 0
+    names_of_all: npt.NDArray[Any] | None = None  # ids of the source, on rank 0
 
     @property
     def data_name(self) -> str:

@@ -507,7 +507,9 @@ class GivenModel(Task):
     def predictions(self) -> Predictions:
         """Scores, and the classes or labels that follow. Collective."""
         outputs = self.outputs()
-        return self.objective.predictions(outputs, self.vertices.vertex_ids)
+        names = self.vertices.names_of_all
+        result = self.objective.predictions(outputs, self.vertices.vertex_ids)
+        return result if names is None else result._replace(columns={"id": names})
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All parameters decay alike."""

@@ -1,18 +1,21 @@
-"""From a PyG ``HeteroData`` on rank 0 to every rank's part of it."""
+"""From a PyG ``HeteroData``, or a directory of tables, on rank 0 to every rank's part of it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import torch
 from torch import Tensor
 
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType
+from spgnn.addons.io import TypedTables, names_as_rows, names_of_rows, typed_place
 from spgnn.comm import Communicator
 from spgnn.config import objective_for
 from spgnn.data import (
@@ -29,11 +32,11 @@ from spgnn.errors import InputError, memory_for, unknown
 from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
-from spgnn.partition import METHODS, Objective, check_labels, partition
+from spgnn.partition import METHODS, Objective, check_labels, partition, read_labels
 from spgnn.pattern import described
 from spgnn.progress import ProgressBar
 
-_ROWS, _IDS, _ENDS = ("x", "y", *MASKS), "vertex_ids", "edge_index"
+_ROWS, _IDS, _NAMES, _ENDS = ("x", "y", *MASKS), "vertex_ids", "vertex_names", "edge_index"
 # A nonzero of a product costs as much as so many columns of a vertex's features in a dense one.
 _COLUMNS_A_NONZERO = 8
 
@@ -48,11 +51,14 @@ class HeteroArrays:
     edges: dict[EdgeType, Tensor]
     attributes: dict[EdgeType, dict[str, Tensor]]
     notes: dict[str | EdgeType | None, tuple[dict[str, Any], dict[str, str]]]
+    names: dict[str, npt.NDArray[Any]]
 
     @classmethod
     def read(cls, data: Any, split: int | None) -> HeteroArrays:
         """Everything in some data that has a row for each vertex or each edge."""
-        arrays = cls({}, {}, {}, {}, {}, {})
+        if isinstance(data, str | os.PathLike):
+            data = TypedTables(data)
+        arrays = cls({}, {}, {}, {}, {}, {}, getattr(data, "names", {}))
         if not hasattr(data, "node_stores"):
             raise InputError(f"a {type(data).__name__} is distributed already; give a HeteroData")
         arrays._say(None, dict(data.stores[0].items()))
@@ -169,19 +175,13 @@ class HeteroArrays:
                 with _about(f"partition of {name!r}"):
                     raw[name] = check_labels(method[name], size, parts)[0].astype(np.int64)
             return raw, None
+        n = sum(self.sizes.values())
+        if method not in METHODS and os.path.exists(method):
+            how.check_ready("partition")
+            return self._by_type(read_labels(method, n, parts)), None
         if method not in METHODS:
             raise unknown("partition", method, METHODS)
-        offsets = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
-        n = sum(self.sizes.values())
-        sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for relation, ends in self.edges.items():
-            sources.append(ends[0].numpy() + offsets[relation[0]])
-            targets.append(ends[1].numpy() + offsets[relation[2]])
-        source, target = np.concatenate(sources), np.concatenate(targets)
-        A = scipy.sparse.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
-        widths = [_width(self.vertices[name].get("x")) for name in self.sizes]
-        weights = np.repeat(widths, list(self.sizes.values())) // _COLUMNS_A_NONZERO + 1
-        weights += np.bincount(target, minlength=n)
+        A, weights = self.together()
         with ProgressBar() as progress:
             labels, report = partition(
                 A,
@@ -194,8 +194,25 @@ class HeteroArrays:
                 nodes=how.nodes,
                 progress=progress,
             )
+        return self._by_type(labels), report
+
+    def _by_type(self, labels: npt.NDArray[np.int32]) -> dict[str, Int64Array]:
         cuts = np.split(labels.astype(np.int64), np.cumsum([*self.sizes.values()])[:-1])
-        return dict(zip(self.sizes, cuts, strict=True)), report
+        return dict(zip(self.sizes, cuts, strict=True))
+
+    def together(self) -> tuple[scipy.sparse.csr_array, Int64Array]:
+        """All relations as one matrix, one type after another, and the work of each vertex."""
+        offsets = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
+        n = sum(self.sizes.values())
+        sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for relation, ends in self.edges.items():
+            sources.append(ends[0].numpy() + offsets[relation[0]])
+            targets.append(ends[1].numpy() + offsets[relation[2]])
+        source, target = np.concatenate(sources), np.concatenate(targets)
+        A = scipy.sparse.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
+        widths = [_width(self.vertices[name].get("x")) for name in self.sizes]
+        weights = np.repeat(widths, list(self.sizes.values())) // _COLUMNS_A_NONZERO + 1
+        return A, weights + np.bincount(target, minlength=n)
 
 
 @contextmanager
@@ -237,21 +254,21 @@ def distribute_types(
             return arrays, {k: _dealt(one, how, comm.size) for k, one in labels.items()}, report
 
     arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
-    names = comm.from_rank_zero(
+    facts = comm.from_rank_zero(
         lambda: {
             "sizes": arrays and arrays.sizes,
             "relations": [list(relation) for relation in arrays.edges] if arrays else [],
             "absent": [absent for _, absent in arrays.notes.values()] if arrays else [],
         }
     )
-    owners = [None, *names["sizes"], *map(tuple, names["relations"])]
+    owners = [None, *facts["sizes"], *map(tuple, facts["relations"])]
     notes = {}
-    for owner, absent in zip(owners, names["absent"], strict=True):
+    for owner, absent in zip(owners, facts["absent"], strict=True):
         shared = arrays.notes[owner][0] if arrays is not None else None
         notes[owner] = copied_from_rank_zero(shared, comm), absent
     types: dict[str, OwnType] = {}
     positions: dict[str, Int64Array] = {}
-    for name in names["sizes"]:
+    for name in facts["sizes"]:
         rows: dict[str, Tensor] = {}
         lists: dict[str, Tensor] = {}
         offsets = None
@@ -261,14 +278,20 @@ def distribute_types(
             taken = torch.from_numpy(order)
             rows = {k: t[taken] for k, t in arrays.vertices[name].items()}
             lists = {_IDS: taken, **{k: t[taken] for k, t in arrays.listed[name].items()}}
+            if name in arrays.names:
+                lists[_NAMES] = names_as_rows(arrays.names[name])[taken]
             offsets = RowLayout.from_labels(labels[name], comm.size).offsets.tolist()
         layout = RowLayout(np.array(comm.broadcast_value(offsets), np.int64))
         own = dealt(lists, layout.sizes, comm)
         ids, (shared, absent) = own.pop(_IDS), notes[name]
+        named = own.pop(_NAMES, None)
         shared |= of_own_rows(own)
-        types[name] = OwnType(layout, ids, dealt(rows, layout.sizes, comm), shared, absent)
+        own = dealt(rows, layout.sizes, comm)
+        names = None if named is None else names_of_rows(named)
+        every = None if arrays is None else arrays.names.get(name)
+        types[name] = OwnType(layout, ids, own, shared, absent, names, every)
     relations: dict[EdgeType, Edges] = {}
-    for relation in map(tuple, names["relations"]):
+    for relation in map(tuple, facts["relations"]):
         sent: dict[str, Tensor] = {}
         counts = np.zeros(comm.size, np.int64)
         if arrays is not None:
@@ -292,7 +315,8 @@ def _check(others: Mapping[str, Any]) -> None:
 
 
 def _recognises(data: object) -> bool:
-    return hasattr(data, "node_types") and hasattr(data, "edge_types")
+    several = hasattr(data, "node_types") and hasattr(data, "edge_types")
+    return several or typed_place(data) is not None
 
 
 HETERO_DATA = _recognises, distribute_types

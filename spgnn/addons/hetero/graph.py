@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -58,13 +59,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class OwnType:
-    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …]."""
+    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …].
+
+    `names` are the source's ids of them, and on rank 0 `names_of_all` those of all vertices.
+    """
 
     layout: RowLayout
     vertex_ids: Tensor
     attributes: dict[str, Tensor]
     shared: dict[str, Any] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    names: npt.NDArray[Any] | None = None
+    names_of_all: npt.NDArray[Any] | None = None
 
 
 class _Store(Named):
@@ -110,6 +116,7 @@ class VertexType(_Store, DistVertices):
         )
         self._shared, self._absent = _on(self.device, own.shared), own.absent
         self.vertex_ids = own.vertex_ids.to(self.device)
+        self.vertex_names, self.names_of_all = own.names, own.names_of_all
         self._layout, self._codecs = own.layout, codecs
         self._matrix: DistMatrix | None = None
         # Of rows that are looked up by several relations: how they were, and their halo.
@@ -606,6 +613,12 @@ class HeteroDistGraph(DistributedGraph):
     def edge_types(self) -> list[EdgeType]:
         """Relations: source type, name, target type."""
         return list(self.relations)
+
+    @property
+    def vertex_names(self) -> dict[str, npt.NDArray[Any]]:
+        """Ids of own vertices by type, strings or integers, of types of a directory of tables."""
+        named = {name: one.vertex_names for name, one in self.vertices.items()}
+        return {name: ids for name, ids in named.items() if ids is not None}
 
     def metadata(self) -> tuple[list[str], list[EdgeType]]:
         """Both, as ``HeteroData.metadata()``."""

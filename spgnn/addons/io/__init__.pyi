@@ -3,9 +3,13 @@ from .columns import column_for as column_for
 from .columns import is_row_number as is_row_number
 from .columns import words_around as words_around
 from .parquet import is_tabular as is_tabular
+from .parquet import names_as_rows as names_as_rows
+from .parquet import names_of_rows as names_of_rows
 from .parquet import read_pairs as read_pairs
+from .parquet import typed_place as typed_place
 from .text import Grammar as Grammar
 from .text import NoNumbers as NoNumbers
 from .text import open_bytes as open_bytes
 from .text import read_numbers as read_numbers
 from .text import refuse_first as refuse_first
+from .typed import TypedTables as TypedTables

@@ -61,8 +61,11 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
 _LOGGER = logging.getLogger(__name__)
-_VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
-_EDGES = re.compile(r"edges?\b", re.IGNORECASE)
+VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
+EDGES = re.compile(r"edges?\b", re.IGNORECASE)
+BETWEEN = "__"  # a source type, a relation and a target type
+NAME, RENAME = "name {} FILE@{}=", "rename {} {}="
+_SPLITS = {"train": 0, "val": 1, "valid": 1, "validation": 1, "test": 2}
 _PAIR = r"[a-z_]+=[^,=]+"
 _GIVEN = re.compile(rf"(?P<path>.+)@(?P<columns>{_PAIR}(?:,{_PAIR})*)", re.DOTALL)
 
@@ -92,11 +95,11 @@ def place_of(path: AnyPath) -> Place | None:
             if role not in WORDS:
                 raise unknown(f"{text}@", role, WORDS)
     if os.path.isdir(text):
-        parts = _tables_in(Path(text))
-        vertices = [part for part in parts if _VERTICES.match(part.name)]
-        edges = [part for part in parts if _EDGES.match(part.name)]
+        parts = tables_in(Path(text))
+        vertices = [part for part in parts if VERTICES.match(part.name)]
+        edges = [part for part in parts if EDGES.match(part.name)]
         edges = edges or [part for part in parts if part not in vertices]
-        place = Place(_files(edges), _files(vertices), columns)
+        place = Place(files_in(edges), files_in(vertices), columns)
         return place if place.edges or place.vertices else None
     if Path(text).suffix.lower() not in SUFFIXES:
         return None
@@ -107,7 +110,7 @@ def place_of(path: AnyPath) -> Place | None:
     return Place(files, [], columns)
 
 
-def _tables_in(folder: Path) -> list[Path]:
+def tables_in(folder: Path) -> list[Path]:
     """Files of tables in a folder, and folders; none that begin with a dot or an underscore."""
     return [
         path
@@ -116,26 +119,52 @@ def _tables_in(folder: Path) -> list[Path]:
     ]
 
 
-def _files(parts: Iterable[Path]) -> list[Path]:
+def files_in(parts: Iterable[Path]) -> list[Path]:
     """The files, those in folders included."""
     files: list[Path] = []
     for part in parts:
-        files += _files(_tables_in(part)) if part.is_dir() else [part]
+        files += files_in(tables_in(part)) if part.is_dir() else [part]
     return files
 
 
-class _Columns:
-    """The columns of a table by what they are for."""
+class TypedPlace(NamedTuple):
+    """The tables of a directory: those of types by name, and those of relations."""
 
-    def __init__(self, files: ColumnFiles, named: Mapping[str, str]) -> None:
-        self.files, self._given = files, named
+    types: dict[str, Path]
+    relations: list[Path]
+
+
+def typed_place(path: Any) -> TypedPlace | None:
+    """The tables in ``nodes`` and ``edges`` of a directory, if the latter name two types each."""
+    if not isinstance(path, str | os.PathLike) or not os.path.isdir(path):
+        return None
+    folders = [part for part in tables_in(Path(path)) if part.is_dir()]
+    nodes, edges = (
+        [table for folder in folders if kind.match(folder.name) for table in tables_in(folder)]
+        for kind in (VERTICES, EDGES)
+    )
+    if not any(name_of(table).count(BETWEEN) >= 2 for table in edges):
+        return None
+    return TypedPlace({name_of(table): table for table in nodes}, edges)
+
+
+def name_of(table: Path) -> str:
+    """The name of a file of a table without its suffix, or of a folder."""
+    return table.stem if table.suffix.lower() in SUFFIXES else table.name
+
+
+class Columns:
+    """The columns of a table by what they are for; in messages, `remedy` names one for a role."""
+
+    def __init__(self, files: ColumnFiles, named: Mapping[str, str], remedy: str = NAME) -> None:
+        self.files, self._given, self._remedy = files, named, remedy
 
     def find(self, role: str) -> str | None:
         """The column that is named for a role, or whose name has a word for it; there is one."""
         if role in self._given:
             self.files.check([self._given[role]])
             return self._given[role]
-        where, remedy = self.files.paths[0], f"name one: FILE@{role}="
+        where, remedy = self.files.paths[0], self._remedy.format("one:", role)
         # Columns that the first file lacks are refused once they are read.
         for columns in (self.files.columns, list(self.files.types)):
             names = [name for name in columns if name not in MASKS]
@@ -150,12 +179,13 @@ class _Columns:
         columns = [name for name in types if name not in self.files.index]
         if names == [None, None] and len(columns) == 2:
             names = list(columns)
-        remedy = f"ame two: FILE@{first}=COLUMN,{second}=COLUMN"
+        remedy = self._remedy.format("two:", f"{first}=COLUMN,{second}") + "COLUMN"
         for role, name in zip((first, second), names, strict=True):
             if name is None:
                 listed = shortened(", ".join(types), 80)
                 raise InputError(
-                    f"{where}: no column is named {role}; it has {listed or 'none'}. N{remedy}"
+                    f"{where}: no column is named {role}; it has {listed or 'none'}. "
+                    f"{remedy[0].upper()}{remedy[1:]}"
                 )
             rivals = [
                 other
@@ -165,16 +195,19 @@ class _Columns:
             ]
             if role not in self._given and words_around(role, name) and rivals:
                 message = f"columns '{name}' and '{rivals[0]}' may both be the {role}"
-                raise InputError(f"{where}: {message}; n{remedy}")
+                raise InputError(f"{where}: {message}; {remedy}")
         return str(names[0]), str(names[1])
 
-    def only_time(self) -> str | None:
-        """The column of dates or timestamps, if there are any."""
+    def time(self) -> str | None:
+        """The column that is named for time, or the only one of dates or timestamps."""
+        if name := self.find("time"):
+            return name
         where, types = self.files.paths[0], self.files.types
         names = [name for name in types if require_arrow(where).types.is_temporal(types[name])]
         if len(names) > 1:
             message = f"columns '{names[0]}' and '{names[1]}' may both be the time"
-            raise InputError(f"{where}: {message}; name one: FILE@time={names[0]}")
+            remedy = self._remedy.format("one:", "time")
+            raise InputError(f"{where}: {message}; {remedy}{names[0]}")
         return names[0] if names else None
 
 
@@ -191,10 +224,14 @@ class TabularEdges(EdgeFile):
     def __init__(self, path: Path) -> None:
         place = place_of(path)
         assert place is not None
+        if typed_place(path) is not None:
+            raise InputError(
+                f"{path}: tables of several vertex types: spgnn.distribute(DIR), or --model of them"
+            )
         if not place.edges:
             raise InputError(f"{path}: a table of vertices alone; there is none of edges")
         self.path, self._files = path, ColumnFiles(place.edges)
-        columns = _Columns(self._files, place.columns)
+        columns = Columns(self._files, place.columns)
         self._weight, self._attr = columns.find("weight"), columns.find("edge_attr")
         self._ends = columns.pair("source", "target", str(self._weight), str(self._attr))
         types = self._files.types
@@ -221,32 +258,27 @@ class TabularEdges(EdgeFile):
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
-        table, owner = self.vertex_table, ""
-        if table is not None:
-            owner = str(table.files.paths[0])
+        table = self.vertex_table
         names = [name for name in (*self._ends, self._weight, self._attr) if name is not None]
         for batch in self._files.batches(names, progress):
-            if self._ids.text or (table is not None and table.ids is not None):
-                source, target = (self._ids.number(batch, name, owner) for name in self._ends)
+            if table is not None:
+                source, target = (table.number(batch, name) for name in self._ends)
+                vertices = table.meta.vertices
+            elif self._ids.text:
+                source, target = (self._ids.number(batch, name) for name in self._ends)
                 vertices = len(self._ids)
             else:
                 source, target = (integers_of(batch, name) for name in self._ends)
-                for name, end in zip(self._ends, (source, target), strict=True):
-                    if table is not None:
-                        rule = f"a vertex of {owner}, in [0, {table.meta.vertices})"
-                        batch.refuse(name, end < table.meta.vertices, end.__getitem__, rule)
+                for end in (source, target):
                     self._largest = max(self._largest, int(end.max(initial=-1)))
                 vertices = self._largest + 1
             index = numpy_index_dtype(max(vertices, 1))
             self._edges += len(source)
-            weights = None if self._weight is None else _weights(batch, self._weight)
+            weights = None if self._weight is None else weights_of(batch, self._weight)
             features = None
             if self._attr is not None:
-                features = float32_of(batch, self._attr)
-                width = self._width = self._width or features.shape[1]
-                if features.shape[1] != width:
-                    where = f"{batch.path}, row {batch.first}, column '{self._attr}'"
-                    raise InputError(f"{where}: a list of {features.shape[1]} is not {width}")
+                features = float32_of(batch, [self._attr], self._width)
+                self._width = features.shape[1]
             yield Edges(source.astype(index), target.astype(index), weights, features)
         if not self._edges:
             raise InputError(f"{self.path}: holds no edges")
@@ -307,7 +339,8 @@ class TabularEdges(EdgeFile):
         return require_arrow(self.path).chunked_array(list(self._strings()))
 
 
-def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
+def weights_of(batch: Batch, name: str) -> npt.NDArray[np.float64]:
+    """A column of weights of edges."""
     stored = batch.numbers(name)
     if stored.ndim != 1:
         raise InputError(f"{batch.path}: column '{name}' holds lists; a weight is one number")
@@ -320,17 +353,28 @@ def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
 
 
 class VertexTable:
-    """Features, labels and masks, a row a vertex; labels and masks are in memory."""
+    """Features, labels and masks, a row a vertex; all but features are in memory.
+
+    `text` says whether edges name vertices by strings. Without it this is a table of one type of
+    several: it has ids, of either kind, and may have a `time`.
+    """
 
     def __init__(
-        self, path: Path, files: Sequence[Path], named: Mapping[str, str], *, text: bool
+        self, path: Path, files: Sequence[Path], named: Mapping[str, str], *, text: bool | None
     ) -> None:
         self.files = ColumnFiles(files)
         self.ids: Ids | None = None  # None if row i is vertex i
         self.vertex_ids: Tensor | None = None  # integers that are not the numbers of the rows
-        columns = _Columns(self.files, named)
-        identity, label = columns.find("id"), columns.find("label")
-        types, self.labels_by = self.files.types, ""
+        self.kind: Any = None  # of ids
+        columns = Columns(self.files, named, RENAME if text is None else NAME)
+        identity, label, time = columns.find("id"), columns.find("label"), None
+        types, self.labels_by, self.typed = self.files.types, "", text is None
+        if text is None:
+            if identity is None:
+                listed = shortened(", ".join(types), 80) or "none"
+                raise InputError(f"{files[0]}: no column 'id'; it has {listed}")
+            time, self.kind = columns.time(), types[identity]
+            text = is_text(self.kind)
         if identity is None:
             self.files.check_row_numbers()
         if text and (identity is None or not is_text(types[identity])):
@@ -339,12 +383,19 @@ class VertexTable:
             kind = types[identity]
             raise InputError(f"{files[0]}: column '{identity}' is {kind}, but edges name integers")
         masks = [name for name in MASKS if name in types]
-        rest = [name for name in types if name not in (identity, label, *masks)]
+        if not masks and "split" in types and is_text(types["split"]):
+            masks = ["split"]
+        rest = [name for name in types if name not in (identity, label, time, *masks)]
         numeric = [n for n in rest if n not in self.files.index and self.files.has_numbers(n)]
+        if self.typed:  # keys of other tables
+            integer = require_arrow(path).types.is_integer
+            keys = [n for n in numeric if n.lower().endswith("id") and integer(types[n])]
+            numeric = [name for name in numeric if name not in keys]
         self._features = ["x"] if "x" in rest else numeric
         self.not_read = [name for name in rest if name not in self._features]
-        read = [name for name in (identity, label, *masks) if name is not None]
-        self._data = self._read(read, identity, label, text=text)
+        read = [name for name in (identity, label, time, *masks) if name is not None]
+        self.time: Tensor | None = None
+        self._data = self._read(read, identity, label, time, text=text)
         self._width = 0
         self._cursor: Iterator[Array] = iter(())
         self._at, self._rest = -1, np.empty((0, 0), np.float32)
@@ -367,7 +418,13 @@ class VertexTable:
         )
 
     def _read(
-        self, read: list[str], identity: str | None, label: str | None, *, text: bool
+        self,
+        read: list[str],
+        identity: str | None,
+        label: str | None,
+        time: str | None,
+        *,
+        text: bool,
     ) -> VertexData:
         """Labels and masks; ids are numbered."""
         parts: dict[str, list[Array]] = {name: [] for name in read}
@@ -388,6 +445,10 @@ class VertexTable:
                         parts[name].append(integers_of(batch, name))
                 elif name == label:
                     parts[name].append(batch.numbers(name, missing=-1))
+                elif name == time:
+                    parts[name].append(batch.times(name))
+                elif name == "split":
+                    parts[name].append(_splits(batch))
                 else:
                     mask = batch.numbers(name)
                     if mask.dtype != np.bool_:
@@ -406,9 +467,24 @@ class VertexTable:
                     self.ids = ids
                 elif not np.array_equal(array, np.arange(len(array))):
                     self.ids, self.vertex_ids = ids, torch.from_numpy(array)
+            elif name == time:
+                self.time = torch.from_numpy(array)
+            elif name == "split":
+                masks = torch.from_numpy(array[:, None] == np.arange(len(MASKS)))
+                data |= dict(zip(MASKS, masks.T.contiguous(), strict=True))
             else:
                 data[name] = torch.from_numpy(array)
         return VertexData(**data)
+
+    def number(self, batch: Batch, name: str) -> Int64:
+        """The rows of the vertices that a column of edges names."""
+        owner, vertices = self.files.paths[0], self.meta.vertices
+        if self.ids is not None:
+            return self.ids.number(batch, name, str(owner))
+        ends = integers_of(batch, name)
+        rule = f"a vertex of {owner}, in [0, {vertices})"
+        batch.refuse(name, ends < vertices, ends.__getitem__, rule)
+        return ends
 
     @property
     def piece_rows(self) -> int:
@@ -441,16 +517,19 @@ class VertexTable:
     def _feature_rows(self) -> Iterator[Array]:
         """Features of all vertices, float32 [rows, width] a batch."""
         for batch in self.files.batches(self._features) if self._features else ():
-            table = np.concatenate([float32_of(batch, name) for name in self._features], axis=1)
-            if self._width and table.shape[1] != self._width:
-                where = f"{batch.path}, row {batch.first}, column '{self._features[0]}'"
-                raise InputError(
-                    f"{where}: a list of {table.shape[1]} is not {self._width}, as in the first row"
-                )
-            yield table
+            yield float32_of(batch, self._features, self._width)
 
 
-def float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
+def float32_of(batch: Batch, names: Sequence[str], width: int = 0) -> npt.NDArray[np.float32]:
+    """Columns of features side by side, [rows, width]; 0: of any width."""
+    table = np.concatenate([_float32_of(batch, name) for name in names], axis=1)
+    if width and table.shape[1] != width:
+        where = f"{batch.path}, row {batch.first}, column '{names[0]}'"
+        raise InputError(f"{where}: a list of {table.shape[1]} is not {width}, as in the first row")
+    return table
+
+
+def _float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
     """A column of features, [rows, width]; what float32 cannot hold is refused."""
     values = batch.numbers(name)
     floating = values.dtype.kind == "f"
@@ -460,6 +539,16 @@ def float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
     each = np.asarray(good if values.ndim == 1 else np.all(good, axis=1))
     batch.refuse(name, each, values.__getitem__, f"finite in float32, or {EXACT}")
     return single[:, None] if single.ndim == 1 else single
+
+
+def _splits(batch: Batch) -> Array:
+    """The mask that each text of a column ``split`` means, or −1: null is in none."""
+    texts = batch.columns["split"].dictionary_encode()
+    names = texts.dictionary.cast("string").to_pylist()
+    masks = np.array([*(_SPLITS.get(name, -2) for name in names), -1])
+    codes: Array = masks[texts.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
+    batch.refuse("split", codes > -2, lambda row: f"'{texts[row].as_py()}'", "train, val or test")
+    return codes
 
 
 def _labels(labels: Array) -> Tensor:
@@ -548,14 +637,25 @@ def vertex_names(graph: DistGraph, path: str | None) -> npt.NDArray[np.str_] | N
         ids = None if path is None else source_ids(path)
         if ids is None:
             return None
-        names = ids.cast("large_string").to_numpy().astype(str)
-        return torch.from_numpy(np.char.encode(names, "utf-8").view(np.uint8)).view(len(names), -1)
+        return names_as_rows(ids.cast("large_string").to_numpy().astype(str))
 
     every = graph.comm.on_rank_zero(texts)
     if not graph.comm.from_rank_zero(lambda: every is not None):
         return None
-    own = graph.scatter(every).cpu().numpy()
-    return np.char.decode(own.view(f"S{own.shape[1]}")[:, 0], "utf-8")
+    return names_of_rows(graph.scatter(every).cpu())
+
+
+def names_as_rows(names: npt.NDArray[Any]) -> Tensor:
+    """Strings as rows of bytes, which can be sent; integers as they are."""
+    if names.dtype.kind != "U":
+        return torch.from_numpy(names)
+    return torch.from_numpy(np.char.encode(names, "utf-8").view(np.uint8)).view(len(names), -1)
+
+
+def names_of_rows(rows: Tensor) -> npt.NDArray[Any]:
+    """The reverse."""
+    own = rows.numpy()
+    return np.char.decode(own.view(f"S{own.shape[1]}")[:, 0], "utf-8") if own.ndim == 2 else own
 
 
 # Pairs of two sides -----------------------------------------------------------------------------
@@ -589,8 +689,8 @@ def read_pairs(path: AnyPath) -> Pairs:
         shown = ", ".join(SUFFIXES)
         raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
     files = ColumnFiles(place.edges)
-    roles = _Columns(files, place.columns)
-    weight, time = roles.find("rating"), roles.find("time") or roles.only_time()
+    roles = Columns(files, place.columns)
+    weight, time = roles.find("rating"), roles.time()
     names = roles.pair("user", "item", str(weight), str(time))
     sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
     numbers: tuple[list[Int64], list[Int64]] = ([], [])
@@ -603,7 +703,7 @@ def read_pairs(path: AnyPath) -> Pairs:
         for side, name, parts in zip(sides, names, numbers, strict=True):
             parts.append(side.number(batch, name))
         if weight is not None:
-            weights.append(_weights(batch, weight))
+            weights.append(weights_of(batch, weight))
         if time is not None:
             times.append(batch.times(time))
     if not any(map(len, numbers[0])):
