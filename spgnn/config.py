@@ -526,7 +526,7 @@ class Extension(Record):
         """The task, if it is another one: a ``spgnn.train.GraphTask``."""
         return None
 
-    def opener(self) -> Callable[..., Any] | None:
+    def opener(self, config: TrainConfig) -> Callable[..., Any] | None:
         """The task, if it opens its data itself: of (config, comm, bytes before it, outputs)."""
         return None
 
@@ -639,7 +639,7 @@ class TrainConfig(Configuration):
     @property
     def opener(self) -> Callable[..., Any] | None:
         """The task that opens its data itself, if an extension has one."""
-        return next((task for one in self.extensions if (task := one.opener())), None)
+        return next((task for one in self.extensions if (task := one.opener(self))), None)
 
     @property
     def objective(self) -> Objective:

@@ -199,8 +199,7 @@ def distribute(
     )
     kind = _kind_of_all(kind, comm)
     if kind == "name":  # rank 0 alone looks what it stands for
-        of_data = comm.from_rank_zero(lambda: [name for name in DATA if DATA[name][0](data)])
-        kind = (*of_data, kind)[0]
+        kind = comm.from_rank_zero(lambda: _kind_of_folder(data))
     codecs = GraphCodecs(lossy, comm, seed)
     if kind in DATA:
         others = {"plan": plan, "symmetrise": symmetrise or None, **apart}
@@ -261,6 +260,12 @@ def _planned_model(
         except InputError as error:
             raise InputError(f"memory: {error}") from None
     return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
+
+
+def _kind_of_folder(path: str | os.PathLike[str]) -> str:
+    """The kind of data that a directory holds, by an add-on; else "name"."""
+    kinds = DATA if os.path.isdir(path) else ()
+    return next((kind for kind in kinds if DATA[kind][0](path)), "name")
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
@@ -74,7 +74,10 @@ class InferConfig(TrainConfig):
         if self.opener is not None:
             TrainConfig.check(settled, ranks)  # its own would ask for this again
             if self.inference.layer not in (0, self.model.layers):
-                raise InputError("--layer: with --memory, --spill or --chunks, scores are written")
+                raise InputError(
+                    "--layer: of several vertex types, and with --memory, --spill or --chunks, "
+                    "scores are written"
+                )
 
     def settled(self, outputs: int) -> TrainConfig:
         """The configuration of a model in evaluation, on a graph that may have no labels."""
@@ -104,6 +107,7 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     settled = resolved(config.settled(outputs), comm)
     dtype = config.training.dtype
     give_back: Callable[[], None] | None = None
+    columns: Mapping[str, Any] = {}
     with ExitStack() as stack:
         if config.opener is not None:
             task = config.opener(settled, comm, resident_bytes(), outputs)
@@ -111,9 +115,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             deal_weights(task.model, state, weights, comm)
             comm.settled()
             with multiplied_in(dtype, comm.device):
-                rows = task.all_outputs()
-            meta, ids = task.meta, task.graph.vertex_ids
-            give_back = task.graph.give_back
+                ids, arrays, give_back, columns = task.results()
+            rows = arrays["rows"]
         else:
             data = training_graph(settled, comm)
             model = model_of(settled, data.whole.num_features, outputs)
@@ -124,11 +127,13 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
                 graph = data.A if data.with_edges is None else data.whole
                 layer = config.inference.layer or None
                 rows = infer(model, graph, data.features, layer=layer)
-            meta, ids = data.whole.meta, data.whole.vertex_ids
+            ids = data.whole.vertex_ids
         what = f"--output {path}"
-        name = "output" if path.endswith(".parquet") else "rows"
-        write_rows(path, {name: rows}, ids, comm, what, give_back, config.data.dataset)
-        return f"{path}: {meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
+        table = path.endswith(".parquet")
+        name, columns = ("output", columns) if table else ("rows", {})
+        write_rows(path, {name: rows}, ids, comm, what, give_back, config.data.dataset, columns)
+        vertices = comm.agree(len(ids), "sum")
+        return f"{path}: {vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
 
 
 def _check_output(path: str) -> None:

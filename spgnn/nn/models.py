@@ -156,6 +156,8 @@ class Stack(KeyedModel):
         Whether layers make weights of their own for the edges.
     needs_edges : bool
         Whether layers take features of edges.
+    typed : bool
+        Whether graphs have several vertex types.
     """
 
     convolution: ClassVar[type[Convolution]]
@@ -163,6 +165,7 @@ class Stack(KeyedModel):
     loops: ClassVar[bool] = False
     attends: ClassVar[bool] = False
     needs_edges: ClassVar[bool] = False
+    typed: ClassVar[bool] = False
     act: Activation | None
 
     def __init__(

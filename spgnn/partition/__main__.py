@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn.command import plural, run, say
-from spgnn.data.load import data_directory, load_dataset
+from spgnn.data.load import data_directory, is_graph_file, load_dataset
 from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
@@ -47,9 +47,11 @@ from spgnn.partition.problem import (
 from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
 from spgnn.partition.volume import Report, Volumes, count_volumes, report
 from spgnn.progress import ProgressBar
+from spgnn.registry import OPENERS, WRITERS
 
 # The flags that name a file to write.
 OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot")
+Columns = dict[str, npt.NDArray[Any]]
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
@@ -62,7 +64,8 @@ class Options(Record):
     """Options of the partition command."""
 
     graph: Annotated[
-        str, positional(".mtx, .txt, .csv, .graph, .npz (text also .gz), or a graph directory")
+        str,
+        positional(".mtx, .txt, .csv, .graph, .npz (text also .gz), tables, or a graph directory"),
     ]
     parts: Annotated[int, flag("number of parts", "K", low=1)]
     method: Annotated[
@@ -102,9 +105,10 @@ class Options(Record):
         bool | None, flag("count minimum covers; default: unless the graph is on disk")
     ] = None
     threads: Annotated[int | None, flag("default: all cores", "T", low=1, high=MOST_THREADS)] = None
-    output: Annotated[str | None, flag("write the labels, one a line (METIS's format)", "FILE")] = (
-        None
-    )
+    output: Annotated[
+        str | None,
+        flag("write the labels, one a line (METIS's format), or .parquet: with ids", "FILE"),
+    ] = None
     edges: Annotated[str | None, flag("write the part of each nonzero (.npy)", "FILE")] = None
     sizes: Annotated[str | None, flag("write the number of vertices of each part", "FILE")] = None
     permutation: Annotated[
@@ -142,13 +146,13 @@ def _command(arguments: Sequence[str] | None) -> None:
     with ProgressBar() as progress:
         progress("reading", 0, 1)
         with memory_for(f"reading {options.graph}"):
-            matrix, train_mask = _read(options.graph)
+            matrix, train_mask, columns = _read(options.graph)
         check_parts(options.parts, matrix.shape[0], "--parts")
         labels, reports, edges = _results(options, matrix, train_mask, progress)
         if options.plot is not None:
             volumes = count_volumes(matrix, labels, options.parts, minimum=False)
     try:
-        _write_outputs(options, labels, reports, volumes, edges)
+        _write_outputs(options, labels, columns, reports, volumes, edges)
     finally:
         _print_reports(reports, options.features)
 
@@ -220,15 +224,22 @@ def _check_outputs(options: Options) -> None:
         taken.append((named, path))
     if options.plot is not None:
         check_plot(options.plot)
+    if options.output is not None and options.output.endswith(".parquet"):
+        what = f"--output {options.output}"
+        WRITERS.need(".parquet", what, "io").check(what)
 
 
-def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
-    """The matrix and the training mask; a graph on disk is mapped."""
-    if os.path.isdir(path):
-        return open_shards(path).pattern(), None
+def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None, Columns]:
+    """The matrix, the training mask, and ids that are no strings; a graph on disk is mapped."""
+    typed = OPENERS["several types"](path) if "several types" in OPENERS else None
+    if typed is not None:
+        return typed[0], None, typed[1]
+    if os.path.isdir(path) and not is_graph_file(path):
+        return open_shards(path).pattern(), None, {}
     graph = load_dataset(path)
     mask = None if graph.train_mask is None else graph.select_split(0).train_mask
-    return graph.adjacency, None if mask is None else mask.numpy()
+    ids = {} if graph.vertex_ids is None else {"id": graph.vertex_ids.numpy()}
+    return graph.adjacency, None if mask is None else mask.numpy(), ids
 
 
 def _results(
@@ -292,6 +303,7 @@ def _results(
 def _write_outputs(
     options: Options,
     labels: Int32Array,
+    columns: Columns,
     reports: list[Report],
     volumes: Volumes | None,
     edges: Int32Array | None,
@@ -301,7 +313,12 @@ def _write_outputs(
     for named, path in options.outputs().items():
         what = f"{named} {path}"
         try:
-            if named == "--output":
+            if named == "--output" and path.endswith(".parquet"):
+                source = None if columns else options.graph
+                with WRITERS[".parquet"].open(path, what, source) as table:
+                    numbers = np.arange(len(labels)) if table.ids is None else table.ids
+                    table.write({"id": numbers, **columns, "part": labels})
+            elif named == "--output":
                 write_labels(path, labels, what)
             elif named == "--edges":
                 assert edges is not None

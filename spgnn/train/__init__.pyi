@@ -26,6 +26,7 @@ from .task import graph_section as graph_section
 from .task import model_of as model_of
 from .trainer import OPTIMIZERS as OPTIMIZERS
 from .trainer import Trainer as Trainer
+from .vertices import GivenModel as GivenModel
 from .vertices import NodeClassification as NodeClassification
 from .vertices import Objective as Objective
 from .vertices import as_taken as as_taken

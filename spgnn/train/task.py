@@ -159,7 +159,7 @@ class Task(Protocol):
         return {}
 
 
-def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def decaying_first(layers: Any, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameters of a model as torch's optimisers take them: the first layer decays."""
     first = layers.parameters_by_layer()[0]
     ids = set(map(id, first))

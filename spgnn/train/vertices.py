@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -372,7 +373,7 @@ class GivenModel(Task):
         self,
         model: nn.Module,
         graph: DistributedGraph,
-        loss: str | LossFunction,
+        loss: Aim | str | LossFunction,
         *,
         target: str | None,
         forward: Callable[[nn.Module, Any], Any] | None,
@@ -467,9 +468,9 @@ class GivenModel(Task):
         graph, model = self.graph, self.model
         if self._forward is not None:
             result = self._forward(model, graph)
-        elif getattr(model, "takes_keys", False) and isinstance(graph, DistGraph):
-            keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
-            result = model(graph.x, graph, keys if model.training else None)
+        elif getattr(model, "takes_keys", False):
+            keys = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
+            result = model(*graph.model_inputs(True), keys if model.training else None)
         else:
             result = model(*graph.model_inputs(takes_graph(model)))
         if isinstance(result, Mapping) and not isinstance(graph, DistGraph):
@@ -507,9 +508,14 @@ class GivenModel(Task):
     def predictions(self) -> Predictions:
         """Scores, and the classes or labels that follow. Collective."""
         outputs = self.outputs()
-        names = self.vertices.names_of_all
         result = self.objective.predictions(outputs, self.vertices.vertex_ids)
-        return result if names is None else result._replace(columns={"id": names})
+        return result._replace(columns=self.names)
+
+    @property
+    def names(self) -> dict[str, npt.NDArray[Any]]:
+        """The source's ids of all vertices, on rank 0, if it has any."""
+        names = self.vertices.names_of_all
+        return {} if names is None else {"id": names}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All parameters decay alike."""

@@ -48,8 +48,9 @@ class FeatureTable(Rows):
 
 
 def model_names() -> tuple[str, ...]:
-    """Values of ``--model``: batches have no features of edges."""
-    return tuple(name for name in MODELS if not MODELS[name].needs_edges)
+    """Values of ``--model``: batches have no features of edges, and one vertex type."""
+    models = {name: MODELS[name] for name in MODELS}
+    return tuple(name for name, one in models.items() if not (one.needs_edges or one.typed))
 
 
 def mode_names() -> tuple[str, ...]:

@@ -29,12 +29,14 @@ from spgnn.data import (
     with_edge_index,
 )
 from spgnn.errors import InputError, memory_for, unknown
+from spgnn.files import AnyPath
 from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
 from spgnn.partition import METHODS, Objective, check_labels, partition, read_labels
 from spgnn.pattern import described
 from spgnn.progress import ProgressBar
+from spgnn.sparse import CSR
 
 _ROWS, _IDS, _NAMES, _ENDS = ("x", "y", *MASKS), "vertex_ids", "vertex_names", "edge_index"
 # A nonzero of a product costs as much as so many columns of a vertex's features in a dense one.
@@ -312,6 +314,18 @@ def _check(others: Mapping[str, Any]) -> None:
     for name, value in others.items():
         if value is not None:
             raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
+
+
+def open_types(path: AnyPath) -> tuple[CSR, dict[str, npt.NDArray[Any]]] | None:
+    """All types of a directory of tables as one graph, and the type and the id of each vertex."""
+    if typed_place(path) is None:
+        return None
+    arrays = HeteroArrays.read(path, None)
+    ids, sizes = list(arrays.names.values()), arrays.sizes
+    if len({names.dtype.kind for names in ids}) > 1:
+        ids = [names.astype(str) for names in ids]
+    columns = {"type": np.repeat([*sizes], [*sizes.values()]), "id": np.concatenate(ids)}
+    return CSR.from_scipy(arrays.together()[0]).with_values(None), columns
 
 
 def _recognises(data: object) -> bool:

@@ -226,7 +226,8 @@ class TabularEdges(EdgeFile):
         assert place is not None
         if typed_place(path) is not None:
             raise InputError(
-                f"{path}: tables of several vertex types: spgnn.distribute(DIR), or --model of them"
+                f"{path}: tables of several vertex types: spgnn.distribute(DIR), or train with "
+                "--model rgcn, rgat or hgt"
             )
         if not place.edges:
             raise InputError(f"{path}: a table of vertices alone; there is none of edges")
@@ -627,6 +628,8 @@ def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
         return require_arrow(path).parquet.read_table(path)["id"] if path.exists() else None
     if names_of_several(os.fspath(name_or_path)) or not is_tabular(name_or_path):
         return None  # graphs that are joined have numbers of their own
+    if typed_place(name_or_path) is not None:
+        return None  # each type has its own
     return TabularEdges(Path(name_or_path)).ids()
 
 

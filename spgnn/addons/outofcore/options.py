@@ -37,7 +37,7 @@ class Storage(Extension):
         """True if a rank's rows are worked through in chunks."""
         return bool(self.memory or self.spill or self.chunks)
 
-    def opener(self) -> Any:
+    def opener(self, config: TrainConfig) -> Any:
         """The task that opens its data itself."""
         from spgnn.addons.outofcore.links import task_of  # which needs all of training
 

@@ -180,6 +180,12 @@ class ChunkedTask(Task):
         assert outputs is not None
         return outputs
 
+    def results(self) -> Predictions:
+        """The outputs of all own vertices. Collective."""
+        return Predictions(
+            self.graph.vertex_ids, {"rows": self.all_outputs()}, self.graph.give_back
+        )
+
     def predictions(self) -> Predictions:
         """Scores, and what follows, of all own vertices. Collective."""
         scores = self.all_outputs().float()

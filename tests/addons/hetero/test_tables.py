@@ -17,6 +17,7 @@ import torch
 import spgnn
 from spgnn import InputError
 from spgnn.addons.io import TypedTables
+from spgnn.partition.__main__ import main as partition
 from spgnn.testing import run_ranks
 
 PAPERS, AUTHORS, VENUES, WRITTEN, CITED = 40, 23, 5, 90, 70
@@ -80,8 +81,8 @@ def tables(folder: Path, seed: int = 0) -> dict[str, Any]:
     return all_of
 
 
-def parts_of_rank(rank: int, path: str) -> dict[str, Any]:
-    graph: Any = spgnn.distribute(path if rank == 0 else None, partition="random")
+def parts_of_rank(rank: int, path: str, labels: str) -> dict[str, Any]:
+    graph: Any = spgnn.distribute(path if rank == 0 else None, partition=labels)
     result: dict[str, Any] = {"names": graph.vertex_names, "ids": graph.vertex_ids_dict}
     for name in graph.node_types:
         store = graph[name]
@@ -96,9 +97,18 @@ def parts_of_rank(rank: int, path: str) -> dict[str, Any]:
 
 
 def test_the_graph_is_that_of_the_tables(tmp_path):
-    """Whole arrays, by the file's ids; names of own vertices are those of the file."""
-    all_of = tables(tmp_path)
-    of_ranks = run_ranks(parts_of_rank, 3, str(tmp_path))
+    """Whole arrays, by the file's ids; each rank has the names of its part, as the command says."""
+    folder, labels = str(tmp_path / "tables"), [tmp_path / "labels", tmp_path / "labels.parquet"]
+    all_of = tables(tmp_path / "tables")
+    for path in labels:
+        assert partition([folder, "--parts", "3", "--seed", "5", "--output", str(path)]) == 0
+    of_ranks = run_ranks(parts_of_rank, 3, folder, str(labels[0]))
+    parts = pq.read_table(labels[1]).to_pydict()
+    listed = zip(parts["type"], parts["id"], parts["part"], strict=True)
+    expected = {(kind, name): part for kind, name, part in listed}
+    for rank, one in enumerate(of_ranks):
+        own = {(kind, str(name)) for kind, names in one["names"].items() for name in names}
+        assert own == {vertex for vertex, part in expected.items() if part == rank}
     every = of_ranks[0]
     assert set(every["paper"]) == {"x", "y", "train_mask", "val_mask", "test_mask", "time"}
     assert (every["paper"]["x"].numpy() == all_of["x"]).all()
@@ -137,6 +147,11 @@ def test_one_type_is_not_several(tmp_path):
     write(tmp_path / "one" / "nodes" / "part-0.parquet", {"id": ids})
     write(tmp_path / "one" / "edges" / "part-0.parquet", {"source": ids[:9], "target": ids[1:10]})
     assert isinstance(spgnn.distribute(str(tmp_path / "one")), spgnn.graph.DistGraph)
+    out = tmp_path / "labels.parquet"
+    assert partition([str(tmp_path / "one"), "--parts", "2", "--output", str(out)]) == 0
+    table = pq.read_table(out).to_pydict()
+    assert table["id"] == ids.tolist()
+    assert set(table["part"]) == {0, 1}
     with pytest.raises(InputError, match="tables of several vertex types"):
         spgnn.data.load_dataset(tmp_path / "several")
 

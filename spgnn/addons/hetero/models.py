@@ -1,0 +1,160 @@
+"""Models of several vertex types by their names, as the training command builds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.addons.hetero.graph import HeteroDistGraph
+from spgnn.addons.hetero.layers import HeteroConv, HGTConv, check_graph, key_of
+from spgnn.addons.hetero.relational import RGCNConv
+from spgnn.errors import InputError, check_integer, check_number
+from spgnn.nn import DropoutKeys, GATConv, GraphModule, KeyedModel, Linear, dropout, keys_on
+
+
+class TypedModel(KeyedModel, GraphModule):
+    """A linear map of each type, layers of all relations, and a linear map of one type's rows.
+
+    Called with ``(graph.x_dict, graph)`` or with keys of dropout. A type without features has rows
+    that are learnt. The same seed gives the same weights on every rank and at any P.
+
+    Parameters
+    ----------
+    graph : HeteroDistGraph
+        Of these types, widths and relations.
+    hidden_channels, num_layers, out_channels : int
+    target : str, optional
+        The type whose rows are returned; by default the only one with labels y.
+    dropout : float
+        Probability, on what each layer is given.
+    heads : int
+        Of attention; side by side they are ``hidden_channels`` wide.
+    seed : int
+        Of the weights.
+    """
+
+    normalisation: ClassVar[Literal["none"]] = "none"
+    loops = attends = needs_edges = False
+    typed = True
+    options: ClassVar[tuple[str, ...]] = ("heads",)
+    act: Any = staticmethod(torch.relu)
+
+    def __init__(
+        self,
+        graph: HeteroDistGraph,
+        hidden_channels: int,
+        num_layers: int,
+        out_channels: int,
+        *,
+        target: str | None = None,
+        dropout: float = 0.0,
+        heads: int = 1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        owner = type(self).__name__
+        check_graph(owner, graph)
+        width = check_integer("hidden_channels", hidden_channels, 1)
+        check_integer("num_layers", num_layers, 1)
+        if width % check_integer("heads", heads, 1):
+            raise InputError(f"{owner}: {heads} heads must divide hidden_channels={width}")
+        for relation in () if self.attends else graph.edge_types:
+            if "edge_weight" in graph.relation(relation):
+                raise InputError(
+                    f"{owner}: relation {' '.join(relation)} has weights: leave them out"
+                )
+        self.target = graph.labelled_vertices(target).data_name
+        self.dropout, self.heads, self.width = check_number("dropout", dropout, 0, 1), heads, width
+        self.node_types, self.edge_types = graph.metadata()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.entries = nn.ModuleDict()
+            for name in self.node_types:
+                store = graph[name]
+                features = store.num_features
+                rows = nn.Embedding(store.num_nodes, width)
+                self.entries[key_of(name)] = Linear(features, width) if features else rows
+            self.convs = nn.ModuleList(self.init_conv() for _ in range(num_layers))
+            self.lin = Linear(width, out_channels)
+
+    def init_conv(self) -> nn.Module:
+        """A layer of all relations."""
+        raise NotImplementedError
+
+    def forward(
+        self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph, keys: DropoutKeys | None = None
+    ) -> Tensor:
+        """Rows of the target type, [own rows, out_channels]. Collective."""
+        check_graph(type(self).__name__, graph)
+        keys = self.keys_of_call(keys, graph[self.target]) if self.dropout else None
+        rows: dict[str, Tensor] = {}
+        for name in self.node_types:
+            entry = self.entries[key_of(name)]
+            learnt = isinstance(entry, nn.Embedding)
+            rows[name] = entry(graph[name].vertex_ids) if learnt else entry(x_dict[name]).relu()
+        for number, conv in enumerate(self.convs):
+            for place, name in enumerate(self.node_types):
+                own = keys_on(keys, graph[name].vertex_ids)
+                layer = number * len(self.node_types) + place
+                rows[name] = dropout(rows[name], self.dropout, own, layer)  # type: ignore[assignment]
+            results = conv(rows, graph)
+            rows |= {name: self.act(H) for name, H in results.items()}
+        result: Tensor = self.lin(rows[self.target])
+        return result
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Parameters of the linear maps of features, and of all else."""
+        first = [*self.entries.parameters()]
+        return [first, [p for part in (self.convs, self.lin) for p in part.parameters()]]
+
+    @classmethod
+    def takes(cls) -> set[str]:
+        """The options of the command that the layers take."""
+        return set(cls.options)
+
+    @classmethod
+    def of(cls, widths: Sequence[int], **options: Any) -> NoReturn:
+        """Refuse what builds models by their widths alone."""
+        raise InputError(f"{cls.__name__} is of several vertex types: training and inference alone")
+
+    size = of
+
+
+class RGCN(TypedModel):
+    """Layers of :class:`RGCNConv` (Schlichtkrull et al. 2018)."""
+
+    options = ()
+
+    def init_conv(self) -> nn.Module:
+        """A layer of all relations."""
+        return RGCNConv(self.width, self.width, len(self.edge_types))
+
+
+class RGAT(TypedModel):
+    """Layers of :class:`GATConv` by relation (Busbridge et al. 2019)."""
+
+    attends = True
+
+    def init_conv(self) -> nn.Module:
+        """A layer of all relations."""
+        width, heads = self.width // self.heads, self.heads
+        return HeteroConv(
+            {
+                relation: GATConv((self.width, self.width), width, heads, add_self_loops=False)
+                for relation in self.edge_types
+            }
+        )
+
+
+class HGT(TypedModel):
+    """Layers of :class:`HGTConv` (Hu et al. 2020)."""
+
+    attends = True
+    act = staticmethod(lambda rows: rows)  # layers have one inside
+
+    def init_conv(self) -> nn.Module:
+        """A layer of all relations."""
+        return HGTConv(self.width, self.width, (self.node_types, self.edge_types), self.heads)

@@ -1,0 +1,53 @@
+"""Options of training on several vertex types, and what that does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from spgnn.config import Extension, TrainConfig
+from spgnn.options import rare
+
+_OF_MODELS = ("model", "layers", "hidden", "dropout")
+_OF_DATA = ("dataset", "data_dir", "split", "random_classes")
+
+
+@dataclass(frozen=True)
+class Types(Extension):
+    """Graphs of several vertex types."""
+
+    section = "aim"
+
+    target: Annotated[
+        str | None, rare("of several vertex types: the one whose labels are learnt", "TYPE")
+    ] = None
+
+    def opener(self, config: TrainConfig) -> Any:
+        """The task that opens its data itself."""
+        from spgnn.addons.hetero.task import TypedTask  # which needs all of training
+
+        return TypedTask if config.model.registered.typed else None
+
+    def refused(self, config: TrainConfig) -> Iterator[str]:
+        """Say what training on several vertex types does not know."""
+        how, aim, model = config.algorithm, config.aim, config.model
+        named = f"--model {model.model}"
+        if not model.registered.typed:
+            if self.target is not None:
+                yield f"--target {self.target} needs a model of several vertex types, not {named}"
+            return
+        if how.order != "auto" or how.recompute_halo or how.plan or how.edges:
+            yield f"{named} knows no --order, --recompute-halo, --plan or algorithm.edges"
+        if aim.task != "vertices" or aim.inductive:
+            yield f"{named} learns labels of vertices on the whole graph: no links"
+        if config.training.dtype == "bfloat16":
+            yield f"{named} needs --dtype float32 or float64"
+        others = [one for one in config.extensions if one is not self and one.opener(config)]
+        if others or config.changes_features:
+            option = config.changes_features or others[0].changed[0][0].written
+            yield f"{named} works in memory, on features as they are: no {option}"
+        known = {*_OF_MODELS, *_OF_DATA, *model.registered.takes()}
+        for changed, value in (*model.changed, *config.data.changed):
+            if changed.name not in known:
+                yield f"{named} knows no {changed.written} {value}"
