@@ -131,6 +131,15 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
+def graph_break(why: str, owner: Any) -> Exception:
+    """An error at which torch.compile runs a frame as it is; it never looks into `owner` again."""
+    from torch._dynamo.exc import Unsupported
+
+    if isinstance(vars(owner)["__torch_function__"], classmethod):
+        owner.__torch_function__ = staticmethod(torch.compiler.disable(owner.__torch_function__))
+    return Unsupported(why)
+
+
 def below_modes(device: torch.device) -> Any:
     """The key by which an operator that a mode holds goes on to its kernel for a device."""
     keys = torch._C.DispatchKey

@@ -401,15 +401,11 @@ class _Once(ModelHook):
         self._graph = None if graph is None else ref(graph)
         self._seen: set[bool] = set()
         self._watch: _Watch | None = None
+        self._eager: Any = None  # as compiled modules are while they are watched
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin to watch, if the module is called with rows of the graph."""
         values = [*args, *kwargs.values()]
-        if hasattr(module, "_orig_mod") and any(hasattr(t, "graph") for t in _tensors(values)):
-            raise InputError(
-                "torch.compile cannot look into edge_index of several ranks, which fetches rows: "
-                "compile modules that do not see it, or a model of spgnn.nn"
-            )
         if torch.compiler.is_compiling() or _Once.active or module.training in self._seen:
             return
         graph = None if self._graph is None else self._graph()
@@ -419,6 +415,8 @@ class _Once(ModelHook):
         own = [t for t in _tensors(values) if t.dim() and len(t) in rows]
         if not own and not any(value is graph for value in values):
             return
+        if hasattr(module, "_orig_mod"):
+            self._eager = torch.compiler.set_stance("force_eager")
         self._watch = _Once.active = _Watch(rows, module)
         for t in (*own, *_tensors(vars(graph).values())):
             if t.dim() and len(t) in rows:
@@ -430,6 +428,9 @@ class _Once(ModelHook):
         if self._watch is not None and _Once.active is self._watch:
             self._watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._watch = _Once.active = None
+            if self._eager is not None:
+                self._eager.__exit__(None, None, None)
+                self._eager = None
             if out is not None:  # which it is where the call has failed
                 self._seen.add(module.training)
 

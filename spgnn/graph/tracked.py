@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.graph.foreign import caller, refuse_callers
-from spgnn.torch_internals import plain_tensors
+from spgnn.torch_internals import graph_break, plain_tensors
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
@@ -100,14 +100,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
+def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> Exception:
     lists = (value if isinstance(value, list | tuple) else [value] for value in operands)
     kinds = (one.kind for one in chain.from_iterable(lists) if isinstance(one, TrackedIndex))
     kind = next(kinds, EDGES)
     if _name(func).lstrip(".").startswith("_is"):  # torch.compile inspects the parts of a tensor
-        return InputError(
-            "torch.compile cannot look into edge_index of several ranks, which fetches rows: leave "
-            "modules that see it as they are, or compile a model of spgnn.nn"
+        return graph_break(
+            "edge_index of several ranks fetches rows: with fullgraph=True compile modules that do "
+            "not see it, or a model of spgnn.nn",
+            TrackedIndex,
         )
     if "Script" in type(func).__name__:
         return InputError(

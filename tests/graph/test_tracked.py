@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spgnn
+from spgnn import InputError
 from spgnn.testing import run_ranks
 from tests.graph.pyg_like import N, multigraph
 
@@ -23,6 +24,13 @@ class Mean(nn.Module):
         col, row = edge_index[1], edge_index[0]
         out = x.new_zeros(x.shape).index_add(0, col, x[row])
         return self.lin(out)
+
+
+class Centred(nn.Module):
+    """Takes a mean of all that it sees."""
+
+    def forward(self, x, edge_index):
+        return x - x.mean(0)
 
 
 def data():
@@ -93,13 +101,28 @@ def test_float16_is_exchanged():
 
 def check_compiled(rank: int) -> None:
     graph = spgnn.distribute(data())
-    compiled = torch.compile(model(), backend="eager")
-    with pytest.raises(Exception, match=r"torch\.compile cannot look into edge_index of several"):
+    compiled = torch.compile(model(), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="with fullgraph=True compile modules that do not see it"):
         compiled(graph.x, graph.edge_index)
+    torch.compiler.reset()
+    for hooked in (False, True):
+        results = []
+        for network in (model(), torch.compile(model(), backend="eager")):
+            if hooked:
+                graph.replicate(network)
+            for _ in range(3):  # the first is watched
+                network.zero_grad()
+                out = network(graph.x, graph.edge_index)
+                out.square().sum().backward()
+            results.append([out.detach(), *(p.grad for p in network.parameters())])
+        assert all(map(torch.equal, *results))
+    with pytest.raises(InputError, match="over the vertices is over those of one rank"):
+        graph.replicate(torch.compile(Centred(), backend="eager"))(graph.x, graph.edge_index)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch hides, but not from us
 def test_compiled_modules_of_others():
-    """On one process they see a plain tensor; on several it is said why they cannot."""
+    """On one process they are traced; on several, functions that see them are not."""
     graph = spgnn.distribute(data())
     compiled = torch.compile(model(), backend="eager", fullgraph=True)
     expected = model()(graph.x, graph.edge_index)
