@@ -121,7 +121,7 @@ def model_of(name: str, model: str, graph: Any, seed: int) -> Any:
     if model in ("gcn", "sage", "gat", "batches"):
         width, layers, drop, norm, skips = SETS[name]["sage" if model == "batches" else model]
         kinds: dict[str, Any] = {"gcn": spgnn.nn.GCN, "gat": spgnn.nn.GAT}
-        options = {"add_self_loops": True, "bias": False} if model == "gat" else {}
+        options: dict[str, Any] = {"add_self_loops": True, "bias": False} if model == "gat" else {}
         return kinds.get(model, spgnn.nn.GraphSAGE)(
             widths[0],
             width,
