@@ -185,8 +185,9 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
     at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
     weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
     shape = high - low, blocks.bounds[-1]
-    matrix = scipy.sparse.coo_array((weights, (of, at)), shape=shape).tocsr()
-    matrix.sort_indices()
+    starts = np.append(0, np.cumsum(np.bincount(at, minlength=shape[1])))
+    # Unlike a COO, this leaves repeated edges as they are.
+    matrix = scipy.sparse.csr_array((weights, of, starts), shape=shape[::-1]).tocsc()
     indices = torch.from_numpy(matrix.indices).to(index_dtype(shape[1]))
     indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
     values_of = torch.from_numpy(matrix.data) if weighted else None

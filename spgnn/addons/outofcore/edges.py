@@ -40,6 +40,10 @@ class EdgeRows(Block):
         """Its edges, with self-loops where the model has them."""
         return super().matrix(self._loops)
 
+    def _of_single_loops(self) -> CSR:
+        """All edges: repeated self-loops are there as in memory."""
+        return CSR(self.pattern)
+
     def matrix(self, normalisation: Normalisation = "none") -> LocalMatrix:
         """There is none whose products are those of the whole graph."""
         raise InputError("a layer that multiplies with the matrix itself is no row of edges")

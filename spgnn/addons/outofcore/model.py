@@ -319,7 +319,10 @@ class ChunkedModel:
         self, number: int, keys: DropoutKeys | None, x: Tensor, block: CSR, ids: Tensor
     ) -> Tensor:
         """The rows of a layer that looks at edges one by one, up to its tail."""
-        layer, graph = self.model.convolutions[number], EdgeRows(block, ids, x.dtype, self.model)
+        layer, edges = self.model.convolutions[number], block
+        if not self.edge_dim:
+            edges = CSR(block.pattern)  # without weights
+        graph = EdgeRows(edges, ids, x.dtype, self.model)
         keys = keys_on(keys, ids) if layer.uses_keys else None
         if layer.aggregates_once:
             return layer.update(graph.aggregate(layer.aggregation(x, graph, None, keys)), x, graph)

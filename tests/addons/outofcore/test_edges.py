@@ -102,3 +102,21 @@ def test_features_of_edges_in_a_directory(graph, expected, tmp_path):
     flags = {**CASES[0], "dataset": str(expected[0]), "edge_dim": 3, "chunks": 2}
     with pytest.raises(InputError, match=r"edges have 2 features.*model.edge-dim=2"):
         task_of(**flags)
+
+
+def test_repeated_edges_are_those_of_memory(tmp_path):
+    """In sums, their adjoints, and attention; self-loops too."""
+    rng = np.random.default_rng(1)
+    targets, sources = rng.integers(0, 40, (2, 300))
+    order = np.lexsort((sources, targets))
+    starts = np.append(0, np.cumsum(np.bincount(targets, minlength=40)))
+    arrays = torch.from_numpy(starts), torch.from_numpy(sources[order])
+    x, attr = (torch.from_numpy(rng.normal(size=s).astype(np.float32)) for s in ((40, 5), (300, 2)))
+    graph = Graph("repeated", CSR.of(*arrays, (40, 40)), True, x=x, edge_attr=attr)
+    write_shards(graph, None, 2, tmp_path / "graph")
+    base = {**BASE, "dataset": str(tmp_path / "graph"), "epochs": 3}
+    cases = [{**base, "model": "gcn"}, {**base, "model": "gat", "edge_dim": 2, "heads": 2}]
+    disk = {"chunks": 3, "spill": str(tmp_path / "s")}
+    for made in run_ranks(reports, 2, [*cases, *({**case, **disk} for case in cases)]):
+        for memory, chunked in zip(made[:2], made[2:], strict=True):
+            check_equal(memory["history"], chunked["history"])
