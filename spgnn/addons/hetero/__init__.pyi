@@ -1,3 +1,4 @@
+from .chunks import HeteroChunks as HeteroChunks
 from .graph import HeteroDistGraph as HeteroDistGraph
 from .layers import HANConv as HANConv
 from .layers import HeteroConv as HeteroConv

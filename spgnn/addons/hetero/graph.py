@@ -515,6 +515,8 @@ class HeteroDistGraph(DistributedGraph):
     """
 
     version = 0  # it cannot be updated
+    relation_class = Relation  # of its relations without a plan of their own
+    only: str | None = None  # the one type whose rows are read, of a chunk
     _title = "the whole HeteroData has"
 
     @on_cpu
@@ -561,7 +563,7 @@ class HeteroDistGraph(DistributedGraph):
                 (begin, end), (first, _) = ranges
                 own = edges.to(self.device).on_halo(source._received, (begin, end), first)
                 ids = source.halo(source.vertex_ids)
-                self.relations[relation] = Relation(relation, own, source, target, ids)
+                self.relations[relation] = self.relation_class(relation, own, source, target, ids)
             shared, absent = notes[relation]
             self.relations[relation]._shared = _on(self.device, shared)
             self.relations[relation]._absent = absent

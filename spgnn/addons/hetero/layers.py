@@ -76,10 +76,12 @@ class HeteroConv(GraphModule):
         check_graph("HeteroConv", graph)
         results: dict[str, list[Tensor]] = {}
         widths: dict[str, list[int]] = {}
-        for name, conv in zip(self.edge_types, self.convs.values(), strict=True):
+        every = zip(self.edge_types, self.convs.values(), strict=True)
+        convs = [(name, conv) for name, conv in every if graph.only in (None, name[2])]
+        for name, conv in convs:
             x = _rows_of(x_dict, name[0])
             widths.setdefault(name[0], []).append(_width_of_product(conv, x, graph.relation(name)))
-        for name, conv in zip(self.edge_types, self.convs.values(), strict=True):
+        for name, conv in convs:
             first = widths[name[0]] if all(widths[name[0]]) else ()
             H = graph.rows(name[0], x_dict[name[0]], first)
             on = graph.relation(name).between(H, _rows_of(x_dict, name[2]))

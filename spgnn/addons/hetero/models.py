@@ -90,20 +90,32 @@ class TypedModel(KeyedModel, GraphModule):
         """Rows of the target type, [own rows, out_channels]. Collective."""
         check_graph(type(self).__name__, graph)
         keys = self.keys_of_call(keys, graph[self.target]) if self.dropout else None
-        rows: dict[str, Tensor] = {}
-        for name in self.node_types:
-            entry = self.entries[key_of(name)]
-            learnt = isinstance(entry, nn.Embedding)
-            rows[name] = entry(graph[name].vertex_ids) if learnt else entry(x_dict[name]).relu()
-        for number, conv in enumerate(self.convs):
-            for place, name in enumerate(self.node_types):
-                own = keys_on(keys, graph[name].vertex_ids)
-                layer = number * len(self.node_types) + place
-                rows[name] = dropout(rows[name], self.dropout, own, layer)  # type: ignore[assignment]
-            results = conv(rows, graph)
-            rows |= {name: self.act(H) for name, H in results.items()}
-        result: Tensor = self.lin(rows[self.target])
-        return result
+        rows = dict(x_dict)
+        for number in range(len(self.convs)):
+            rows = self.step(number, rows, graph, keys)
+        return rows[self.target]
+
+    def step(
+        self,
+        number: int,
+        rows: Mapping[str, Tensor],
+        graph: HeteroDistGraph,
+        keys: DropoutKeys | None,
+    ) -> dict[str, Tensor]:
+        """Rows after a layer: the first is given features, the last makes the target's outputs."""
+        before: dict[str, Tensor] = {}
+        for place, name in enumerate(self.node_types):
+            entry, ids = self.entries[key_of(name)], graph[name].vertex_ids
+            if number:
+                H = rows[name]
+            else:
+                H = entry(ids) if isinstance(entry, nn.Embedding) else entry(rows[name]).relu()
+            layer = number * len(self.node_types) + place
+            before[name] = dropout(H, self.dropout, keys_on(keys, ids), layer)  # type: ignore[assignment]
+        results = self.convs[number](before, graph)
+        after = before | {name: self.act(H) for name, H in results.items()}
+        last = number == len(self.convs) - 1
+        return {self.target: self.lin(after[self.target])} if last else after
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
         """Parameters of the linear maps of features, and of all else."""

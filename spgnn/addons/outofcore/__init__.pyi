@@ -15,6 +15,7 @@ from .options import Storage as Storage
 from .sizes import DryPass as DryPass
 from .sizes import LayerSizes as LayerSizes
 from .sizes import Sizes as Sizes
+from .tables import MappedRows as MappedRows
 from .tables import Placement as Placement
 from .tables import Table as Table
 from .tables import TableFactory as TableFactory
