@@ -82,6 +82,14 @@ class Plot(Record):
 
 
 def _info(options: Info) -> None:
+    typed = OPENERS["several types"](options.graph) if "several types" in OPENERS else None
+    for key, value in () if typed is None else typed.described.items():
+        say(f"{key}: {value}")
+    if typed is None:
+        _info_of_one(options)
+
+
+def _info_of_one(options: Info) -> None:
     longest = empty = with_label = 0
     of_labels, chosen = "classes", Counter[str]()
     with ProgressBar() as progress:

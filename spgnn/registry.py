@@ -118,7 +118,7 @@ DOWNLOADS = Registry("data set to download")  # functions of (name, folder, prog
 READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix
 WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.TableWriter`
 # Slots that add-ons fill: "through disk" opens a graph that is larger than memory, "several types"
-# a directory of tables, if it is one, as one matrix, with the type and the id of each vertex.
+# a directory of tables, if it is one: its `adjacency`, `columns` of vertices, `described` tables.
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 # For tensors of a device, "cuda": a function that returns a module of what `kernels.torch_kernels`

@@ -233,7 +233,7 @@ def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None, Columns]:
     """The matrix, the training mask, and ids that are no strings; a graph on disk is mapped."""
     typed = OPENERS["several types"](path) if "several types" in OPENERS else None
     if typed is not None:
-        return typed[0], None, typed[1]
+        return typed.adjacency, None, typed.columns
     if os.path.isdir(path) and not is_graph_file(path):
         return open_shards(path).pattern(), None, {}
     graph = load_dataset(path)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -316,8 +316,16 @@ def _check(others: Mapping[str, Any]) -> None:
             raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
 
 
-def open_types(path: AnyPath) -> tuple[CSR, dict[str, npt.NDArray[Any]]] | None:
-    """All types of a directory of tables as one graph, and the type and the id of each vertex."""
+class OpenedTypes(NamedTuple):
+    """All types as one graph, the type and the id of each vertex, and what each table holds."""
+
+    adjacency: CSR
+    columns: dict[str, npt.NDArray[Any]]
+    described: dict[str, str]
+
+
+def open_types(path: AnyPath) -> OpenedTypes | None:
+    """Read a directory of tables of several types, if it is one."""
     if typed_place(path) is None:
         return None
     arrays = HeteroArrays.read(path, None)
@@ -325,7 +333,22 @@ def open_types(path: AnyPath) -> tuple[CSR, dict[str, npt.NDArray[Any]]] | None:
     if len({names.dtype.kind for names in ids}) > 1:
         ids = [names.astype(str) for names in ids]
     columns = {"type": np.repeat([*sizes], [*sizes.values()]), "id": np.concatenate(ids)}
-    return CSR.from_scipy(arrays.together()[0]).with_values(None), columns
+    described = {}
+    for name, rows in arrays.vertices.items():
+        kinds = ", ".join(_described(key, t) for key, t in rows.items())
+        described[name] = f"{sizes[name]:,} vertices: {kinds or 'ids alone'}"
+    for relation, ends in arrays.edges.items():
+        kinds = ", ".join(_described(k, t) for k, t in arrays.attributes[relation].items())
+        described[" ".join(relation)] = f"{ends.shape[1]:,} edges" + (kinds and f": {kinds}")
+    A = CSR.from_scipy(arrays.together()[0]).with_values(None)
+    return OpenedTypes(A, columns, described)
+
+
+def _described(name: str, rows: Tensor) -> str:
+    """An attribute, its width or its classes."""
+    if rows.dtype == torch.bool:
+        return f"{int(rows.sum()):,} in {name}"
+    return f"{name} [{rows.shape[1]}]" if rows.dim() > 1 else name
 
 
 def _recognises(data: object) -> bool:

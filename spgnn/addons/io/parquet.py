@@ -6,7 +6,7 @@ import glob
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+Reader = Callable[[Batch, str], Array]
 _LOGGER = logging.getLogger(__name__)
 VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
 EDGES = re.compile(r"edges?\b", re.IGNORECASE)
@@ -211,6 +212,46 @@ class Columns:
         return names[0] if names else None
 
 
+class PairTable:
+    """Rows of two ids and, if there are such columns, of a weight, features and a time."""
+
+    def __init__(
+        self,
+        files: ColumnFiles,
+        named: Mapping[str, str],
+        roles: Sequence[str] = ("source", "target", "weight", "edge_attr"),
+        remedy: str = NAME,
+    ) -> None:
+        self.files, columns, self._width = files, Columns(files, named, remedy), 0
+        first, second, *others = roles
+        places = {role: columns.time() if role == "time" else columns.find(role) for role in others}
+        self.ends = columns.pair(first, second, *map(str, places.values()))
+        places = {first: self.ends[0], second: self.ends[1], **places}
+        self.places = {role: name for role, name in places.items() if name is not None}
+        self.not_read = [name for name in files.types if name not in self.places.values()]
+
+    def rows(
+        self, numbers: Sequence[Reader], progress: Progress | None = None
+    ) -> Iterator[dict[str, Array]]:
+        """Arrays by role, a batch at a time; `numbers` number the ids of each side."""
+        readers: dict[str, Reader] = dict.fromkeys(self.places, _weights)
+        readers |= {"time": Batch.times, "edge_attr": self._features}
+        readers |= zip(self.places, numbers, strict=False)  # the ends stand first
+        for batch in self.files.batches([*self.places.values()], progress):
+            yield {role: readers[role](batch, name) for role, name in self.places.items()}
+
+    def _features(self, batch: Batch, name: str) -> Array:
+        rows = float32_of(batch, [name], self._width)
+        self._width = rows.shape[1]
+        return rows
+
+    def read(self, numbers: Sequence[Reader]) -> dict[str, Array]:
+        """All of them, [rows] or [rows, width]; nothing if there is no row."""
+        pieces = [piece for piece in self.rows(numbers) if len(next(iter(piece.values())))]
+        roles = self.places if pieces else ()
+        return {role: np.concatenate([piece[role] for piece in pieces]) for role in roles}
+
+
 class TabularEdges(EdgeFile):
     """Rows of two ids, source and target, and of a weight if there is one."""
 
@@ -231,11 +272,9 @@ class TabularEdges(EdgeFile):
             )
         if not place.edges:
             raise InputError(f"{path}: a table of vertices alone; there is none of edges")
-        self.path, self._files = path, ColumnFiles(place.edges)
-        columns = Columns(self._files, place.columns)
-        self._weight, self._attr = columns.find("weight"), columns.find("edge_attr")
-        self._ends = columns.pair("source", "target", str(self._weight), str(self._attr))
-        types = self._files.types
+        self.path, self._table = path, PairTable(ColumnFiles(place.edges), place.columns)
+        self._ends, types = self._table.ends, self._table.files.types
+        weight = self._weight = self._table.places.get("weight")
         wheres = [f"{place.edges[0]}: column '{name}'" for name in self._ends]
         self._ids, other = (
             Ids(types[name], where) for name, where in zip(self._ends, wheres, strict=True)
@@ -243,15 +282,14 @@ class TabularEdges(EdgeFile):
         if self._ids.text != other.text:
             kinds = (f"'{name}' is {types[name]}" for name in self._ends)
             raise InputError(f"{place.edges[0]}: {', '.join(kinds)}; ids are of one kind")
-        self.integers = self._weight is not None and "int" in str(types[self._weight])
-        self._largest, self._edges, self._width = -1, 0, 0
+        self.integers = weight is not None and "int" in str(types[weight])
+        self._largest, self._edges = -1, 0
         if place.vertices:
             self.vertex_table = VertexTable(
                 path, place.vertices, place.columns, text=self._ids.text
             )
             self._ids = self.vertex_table.ids or self._ids
-        used = {*self._ends, self._weight, self._attr}
-        self.not_read = [name for name in types if name not in used]
+        self.not_read = self._table.not_read
         if self.vertex_table is not None:
             self.not_read += self.vertex_table.not_read
         if self.not_read:
@@ -259,32 +297,29 @@ class TabularEdges(EdgeFile):
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
-        table = self.vertex_table
-        names = [name for name in (*self._ends, self._weight, self._attr) if name is not None]
-        for batch in self._files.batches(names, progress):
-            if table is not None:
-                source, target = (table.number(batch, name) for name in self._ends)
-                vertices = table.meta.vertices
+        for piece in self._table.rows((self._number, self._number), progress):
+            source, target = piece["source"], piece["target"]
+            if self.vertex_table is not None:
+                vertices = self.vertex_table.meta.vertices
             elif self._ids.text:
-                source, target = (self._ids.number(batch, name) for name in self._ends)
                 vertices = len(self._ids)
             else:
-                source, target = (integers_of(batch, name) for name in self._ends)
                 for end in (source, target):
                     self._largest = max(self._largest, int(end.max(initial=-1)))
                 vertices = self._largest + 1
             index = numpy_index_dtype(max(vertices, 1))
             self._edges += len(source)
-            weights = None if self._weight is None else weights_of(batch, self._weight)
-            features = None
-            if self._attr is not None:
-                features = float32_of(batch, [self._attr], self._width)
-                self._width = features.shape[1]
-            yield Edges(source.astype(index), target.astype(index), weights, features)
+            ends = source.astype(index), target.astype(index)
+            yield Edges(*ends, piece.get("weight"), piece.get("edge_attr"))
         if not self._edges:
             raise InputError(f"{self.path}: holds no edges")
-        if self._ids.text and table is None:
+        if self._ids.text and self.vertex_table is None:
             self.ranks, _ = self._ids.ranks()
+
+    def _number(self, batch: Batch, name: str) -> Int64:
+        if self.vertex_table is not None:
+            return self.vertex_table.number(batch, name)
+        return self._ids.number(batch, name) if self._ids.text else integers_of(batch, name)
 
     def vertices(self) -> int | None:
         """Rows of the table of vertices, ids, or as many as integers reach, unless few occur."""
@@ -340,7 +375,7 @@ class TabularEdges(EdgeFile):
         return require_arrow(self.path).chunked_array(list(self._strings()))
 
 
-def weights_of(batch: Batch, name: str) -> npt.NDArray[np.float64]:
+def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
     """A column of weights of edges."""
     stored = batch.numbers(name)
     if stored.ndim != 1:
@@ -691,32 +726,19 @@ def read_pairs(path: AnyPath) -> Pairs:
     if place is None or not place.edges:
         shown = ", ".join(SUFFIXES)
         raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
-    files = ColumnFiles(place.edges)
-    roles = Columns(files, place.columns)
-    weight, time = roles.find("rating"), roles.time()
-    names = roles.pair("user", "item", str(weight), str(time))
-    sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
-    numbers: tuple[list[Int64], list[Int64]] = ([], [])
-    weights: list[npt.NDArray[np.float64]] = []
-    times: list[Array] = []
-    read = [name for name in (*names, weight, time) if name is not None]
-    if unread := [name for name in files.types if name not in read]:
-        _LOGGER.info("%s: not read: columns %s", path, ", ".join(unread))
-    for batch in files.batches(read):
-        for side, name, parts in zip(sides, names, numbers, strict=True):
-            parts.append(side.number(batch, name))
-        if weight is not None:
-            weights.append(weights_of(batch, weight))
-        if time is not None:
-            times.append(batch.times(time))
-    if not any(map(len, numbers[0])):
+    table = PairTable(ColumnFiles(place.edges), place.columns, ("user", "item", "rating", "time"))
+    wheres = [f"{place.edges[0]}: column '{name}'" for name in table.ends]
+    types = [table.files.types[name] for name in table.ends]
+    sides = [Ids(kind, where) for kind, where in zip(types, wheres, strict=True)]
+    if table.not_read:
+        _LOGGER.info("%s: not read: columns %s", path, ", ".join(table.not_read))
+    listed = table.read([side.number for side in sides])
+    if not listed:
         raise InputError(f"{path}: holds no pairs")
     (ranks, order), (other_ranks, other_order) = (side.ranks() for side in sides)
-    first, second = (np.concatenate(parts) for parts in numbers)
     ids = [
         require_arrow(path).concat_arrays(list(side.arrays(rising)))
         for side, rising in zip(sides, (order, other_order), strict=True)
     ]
-    listed = np.concatenate(weights) if weights else None
-    when = np.concatenate(times) if times else None
-    return Pairs(ranks[first], other_ranks[second], listed, ids[0], ids[1], when)
+    first, second = ranks[listed["user"]], other_ranks[listed["item"]]
+    return Pairs(first, second, listed.get("rating"), ids[0], ids[1], listed.get("time"))

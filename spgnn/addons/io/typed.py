@@ -10,20 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from spgnn.addons.io.columns import SUFFIXES, ColumnFiles, is_text, require_arrow, words_around
 from spgnn.addons.io.parquet import (
     BETWEEN,
     RENAME,
-    Columns,
+    PairTable,
     TypedPlace,
     VertexTable,
     files_in,
-    float32_of,
     name_of,
     typed_place,
-    weights_of,
 )
 from spgnn.data import shown_name
 from spgnn.errors import InputError, shortened
@@ -148,33 +145,19 @@ def _edges(relation: EdgeType, path: Path, tables: Mapping[str, VertexTable]) ->
         )
     ):
         named = dict(zip(("source", "target"), map(str, own), strict=True))
-    columns = Columns(files, named, RENAME)
-    weight, attr, time = columns.find("weight"), columns.find("edge_attr"), columns.time()
-    ends = columns.pair("source", "target", str(weight), str(attr), str(time))
-    for name, table in zip(ends, sides, strict=True):
+    roles = ("source", "target", "weight", "edge_attr", "time")
+    edges = PairTable(files, named, roles, RENAME)
+    for name, table in zip(edges.ends, sides, strict=True):
         kinds = files.types[name], table.kind
         if is_text(kinds[0]) != is_text(kinds[1]):
             owner = table.files.paths[0]
             raise InputError(f"{path}: column '{name}' is {kinds[0]}, ids of {owner} {kinds[1]}")
-    read = [name for name in (*ends, weight, attr, time) if name is not None]
-    used: dict[str, list[Any]] = {name: [] for name in read}
-    _log(path, [name for name in files.types if name not in used])
-    width = 0
-    for batch in files.batches(read):
-        for name, table in zip(ends, sides, strict=True):
-            used[name].append(table.number(batch, name))
-        if weight is not None:
-            used[weight].append(weights_of(batch, weight).astype(np.float32))
-        if attr is not None:
-            used[attr].append(float32_of(batch, [attr], width))
-            width = used[attr][-1].shape[1]
-        if time is not None:
-            used[time].append(batch.times(time))
-    if not used[ends[0]]:
+    _log(path, edges.not_read)
+    arrays = edges.read([table.number for table in sides])
+    if not arrays:
         raise InputError(f"{path}: holds no edges")
-    arrays: dict[str, Tensor] = {
-        name: torch.from_numpy(np.concatenate(parts)) for name, parts in used.items()
-    }
-    result = {"edge_index": torch.stack([arrays[name] for name in ends])}
-    roles = {"edge_weight": weight, "edge_attr": attr, "time": time}
-    return result | {role: arrays[name] for role, name in roles.items() if name is not None}
+    rows = {role: torch.from_numpy(array) for role, array in arrays.items()}
+    result = {"edge_index": torch.stack((rows.pop("source"), rows.pop("target")))}
+    if "weight" in rows:
+        result["edge_weight"] = rows.pop("weight").float()
+    return result | rows

@@ -16,6 +16,7 @@ import torch
 
 import spgnn
 from spgnn import InputError
+from spgnn.__main__ import main
 from spgnn.addons.io import TypedTables
 from spgnn.partition.__main__ import main as partition
 from spgnn.testing import run_ranks
@@ -140,9 +141,11 @@ def test_the_graph_is_that_of_the_tables(tmp_path):
             assert one["names"][name].tolist() == ids[one["ids"][name].numpy()].tolist()
 
 
-def test_one_type_is_not_several(tmp_path):
+def test_one_type_is_not_several(tmp_path, capsys):
     """A folder of one type stays one; commands for one type refuse several in one line."""
-    tables(tmp_path / "several")
+    split = tables(tmp_path / "several")["split"]
+    masks = [f"{(split == one).sum()} in {one}_mask" for one in ("train", "val", "test")]
+    listed = ["x [6]", "y", *masks, "time"]
     ids = content()["papers"]
     write(tmp_path / "one" / "nodes" / "part-0.parquet", {"id": ids})
     write(tmp_path / "one" / "edges" / "part-0.parquet", {"source": ids[:9], "target": ids[1:10]})
@@ -152,6 +155,17 @@ def test_one_type_is_not_several(tmp_path):
     table = pq.read_table(out).to_pydict()
     assert table["id"] == ids.tolist()
     assert set(table["part"]) == {0, 1}
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "several")]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "author: 23 vertices: x [2]",
+        f"paper: 40 vertices: {', '.join(listed)}",
+        "venue: 5 vertices: ids alone",
+        "author writes paper: 90 edges: edge_attr [2], time",
+        "paper cites paper: 70 edges: edge_weight",
+        "paper in venue: 40 edges",
+        "paper rev__writes author: 90 edges",
+    ]
     with pytest.raises(InputError, match="tables of several vertex types"):
         spgnn.data.load_dataset(tmp_path / "several")
 
