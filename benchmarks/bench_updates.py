@@ -72,7 +72,8 @@ class Edges:
             both = {key, self.reverse(key)} if self.undirected else {key}
             if not both & self.known:
                 add |= both
-        self.known = (self.known - drop) | add
+        self.known -= drop
+        self.known |= add
         return self.ends(add), self.ends(drop)
 
     def reverse(self, key: int) -> int:
@@ -91,7 +92,7 @@ def measured(rank: int, options: argparse.Namespace) -> list[str]:
     x = torch.randn(edges.n, WIDTH, generator=torch.Generator().manual_seed(0))
     graph = spgnn.distribute(edges.matrix() if rank == 0 else None, x=x if rank == 0 else None)
     cls, more = MODELS[options.model]
-    model = cls(WIDTH, WIDTH, LAYERS, CLASSES, **more)
+    model = cls(WIDTH, WIDTH, LAYERS, CLASSES, **more).eval()
     began = perf_counter()
     served = spgnn.Embeddings(model, graph)
     lines = [f"| start | | | {perf_counter() - began:.3f} | | |"]

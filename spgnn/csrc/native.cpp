@@ -10,6 +10,7 @@ namespace nb = nanobind;
 
 void bind_comm(nb::module_& m);
 void bind_data(nb::module_& m);
+void bind_dynamic(nb::module_& m);
 void bind_exchange(nb::module_& m);
 void bind_gvb(nb::module_& m);
 void bind_kernels(nb::module_& m);
@@ -37,8 +38,8 @@ NB_MODULE(_native, m) {
         }
       },
       nb::object(nb::module_::import_("spgnn.errors").attr("InputError")).release().ptr());
-  for (auto* bind : {bind_comm, bind_data, bind_exchange, bind_gvb, bind_kernels, bind_partition,
-                     bind_pattern, bind_sampling, bind_stale, bind_store}) {
+  for (auto* bind : {bind_comm, bind_data, bind_dynamic, bind_exchange, bind_gvb, bind_kernels,
+                     bind_partition, bind_pattern, bind_sampling, bind_stale, bind_store}) {
     bind(m);
   }
   m.def("instruction_sets", [] {

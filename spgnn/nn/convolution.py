@@ -43,13 +43,14 @@ def takes_graph(model: nn.Module) -> bool:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; every part is as it was afterwards."""
-    before = [(part, part.training) for part in model.modules()]
-    model.eval()
+    training = [part for part in model.modules() if part.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for part, training in before:
-            part.training = training
+        for part in training:
+            part.training = True
 
 
 class Convolution(GraphModule):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from spgnn import _native
 from spgnn.addons.dynamic.field import field_of, hops_of, rows_of
-from spgnn.addons.dynamic.neighbours import Int64
-from spgnn.addons.dynamic.updates import ChangingEdges, changing_edges
+from spgnn.addons.dynamic.updates import ChangingEdges, Int64, changing_edges
 from spgnn.data import POWERS
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
@@ -33,7 +33,7 @@ from spgnn.graph import (
 )
 from spgnn.inference import infer
 from spgnn.nn import AttentionConv, Norm, Stack, evaluating, find_widths, run_stages
-from spgnn.pattern import Pattern, index_dtype
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees
 from spgnn.torch_internals import has_hooks, on_cpu
 
@@ -131,7 +131,8 @@ class Embeddings:
 
     def edges_changed(self, targets: Int64, receivers: Int64) -> None:
         """Note rows whose neighbours an update changed, and rows that other ranks ask for."""
-        self._features |= not self._knows_features()
+        if not self._knows_features():
+            self._features[:] = True
         self._structure[targets] = True
         self._receivers = np.concatenate((self._receivers, receivers), axis=1)
 
@@ -183,7 +184,8 @@ class Embeddings:
         comm, model = self.graph.comm, self.model
         device = self.graph.device.type
         cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        state = [*model.parameters(), *model.buffers()]
+        stores = [store for part in model.modules() for store in (part._parameters, part._buffers)]
+        state = [t for store in stores for t in store.values() if t is not None]
         same = len(state) == len(self._parameters) and cast == self._cast
         same = same and self._knows_features() and all(map(_equal, state, self._parameters))
         if comm.agree(int(not same)):
@@ -204,10 +206,10 @@ class Embeddings:
 
     def _run_layers(self, changed: Int64, structure: Int64) -> Int64:
         """Run layer by layer on what changed; the rows of the outputs that did."""
-        model, weights = self._stack, self._edges.sources.weights
+        model, weighted = self._stack, self._edges.sources.weighted
         assert model is not None
         self._convolutions = model.convolutions
-        self._on = _Rows(None if weights is None else torch.from_numpy(weights))
+        self._on = _Rows(torch.ones(0) if weighted else None)
         H: Features | None = self.graph.x
         assert H is not None
         joined = changed[:0]
@@ -246,9 +248,8 @@ class Embeddings:
         own, edges = self._edges.own_rows, self._edges
         self._layers = [_Layer() for _ in range(self._stack.num_layers if self._stack else 0)]
         self._features, self._structure = np.ones((2, own), np.bool_)
-        _, ranks, _ = edges.receivers.take(np.arange(own))
-        rows = np.repeat(np.arange(own), edges.receivers.lengths)
-        self._receivers = np.stack((rows, ranks.numpy().astype(np.int64)))
+        indptr, ranks, _ = edges.receivers.take(np.arange(own))
+        self._receivers = np.stack((np.repeat(np.arange(own), np.diff(indptr)), ranks))
         self._joint = None
         self._inputs = self._seen()
 
@@ -260,7 +261,7 @@ class Embeddings:
         some = rows_of(H, at)
         request = layer.aggregation(some, self._on, None, None)
         loops, scaling = RECIPES[request.normalisation]
-        if edges.sources.weights is not None and scaling != "none":
+        if edges.sources.weighted and scaling != "none":
             ids = self.graph.vertex_ids.cpu()[torch.from_numpy(structure)]
             degrees = self._degrees(structure, loops)
             self.graph.comm.on_every_rank(lambda: check_degrees(degrees, ids))
@@ -278,11 +279,9 @@ class Embeddings:
             destinations = request.scores.destinations
             state.destinations = _written(state.destinations, at, destinations, edges.own_rows)
         received = self._exchange(inputs, state.operand)
-        reached = np.zeros(edges.own_rows, np.bool_)
-        _, targets, _ = edges.targets.take(np.concatenate((inputs, received)))
-        for places in (targets.numpy(), inputs, structure):
-            reached[places] = True
-        return self._computed(number, request, H, np.flatnonzero(reached))
+        columns, others = np.concatenate((inputs, received)), np.concatenate((inputs, structure))
+        reached = edges.targets.ends(columns, others, edges.own_rows)
+        return self._computed(number, request, H, reached)
 
     def _exchange(self, inputs: Int64, operand: Tensor) -> Int64:
         """Send rows that changed to the ranks that have them; the columns that arrived here."""
@@ -308,10 +307,11 @@ class Embeddings:
         Z = layer.update(Z, own, self._on)
         stages = [*layer.tail(), *model.stages(number, own, self._on)]
         Z = run_stages(stages, Z, self._on, layer.shift)
-        if state.output is not None:
-            reached = reached[_different(state.output.index_select(0, at), Z)]
-        state.output = _written(state.output, at, Z, self._edges.own_rows)
-        return reached
+        if state.output is None or not Z.is_cpu:
+            before = None if state.output is None else state.output.index_select(0, at)
+            state.output = _written(state.output, at, Z, self._edges.own_rows)
+            return reached if before is None else reached[_different(before, Z)]
+        return _native.put_rows(state.output, reached, Z.to(state.output.dtype))
 
     def _reduced(self, request: Aggregation, state: _Layer, rows: Int64, at: Tensor) -> Tensor:
         """Rows of an aggregation, of all their neighbours' operands."""
@@ -320,23 +320,24 @@ class Embeddings:
         bare = ~edges.looped[rows] & bool(loops)
         indptr, columns, values = edges.sources.take(rows, ~bare)
         if loops > 1:
-            values = torch.ones(len(columns)) if values is None else values
-            values[indptr[:-1][torch.from_numpy(bare)]] = loops
-        indices = columns.to(index_dtype(len(operand)))
-        pattern = Pattern.trusted(indptr, indices, (len(rows), len(operand)))
+            values = np.ones(len(columns), np.float32) if values is None else values
+            values[indptr[:-1][bare]] = loops
+        shape = len(rows), len(operand)
+        pattern = Pattern.trusted(torch.from_numpy(indptr), torch.from_numpy(columns), shape)
         linear, scores, scale = request.reduce == "sum", request.scores, None
         scaling = RECIPES[request.normalisation][1]
         if scaling != "none":
             scale = self._scale(rows, loops, POWERS[scaling], operand)
-        block = CSR(pattern, values if linear else None).to(operand.device)
+        of_edges = None if values is None or not linear else torch.from_numpy(values)
+        block = CSR(pattern, of_edges).to(operand.device)
         if scores is not None:
             assert state.destinations is not None
             scores = replace(scores, destinations=state.destinations.index_select(0, at))
         # What is kept of each row was multiplied before it is added up.
         weight = None if linear else request.weight
-        mine = replace(request, operand=operand, weight=weight, scores=scores, root=None)
+        mine: dict[str, Any] = {"operand": operand, "weight": weight, "scores": scores}
         on = _Rows(None, block.with_scales(scale, None))
-        Z = on.aggregate(replace(mine, self_loop=None))
+        Z = on.aggregate(replace(request, **mine, root=None, self_loop=None))
         if linear and request.self_loop is not None:
             Z = Z.addcmul_(operand.index_select(0, at), request.self_loop)
         return Z if state.root is None else Z.add_(state.root.index_select(0, at))

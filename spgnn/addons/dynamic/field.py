@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.dynamic.neighbours import Int64
-from spgnn.addons.dynamic.updates import ChangingEdges
+from spgnn.addons.dynamic.updates import ChangingEdges, Int64
 from spgnn.comm import SoloCommunicator
 from spgnn.data import RankShare, VertexData
 from spgnn.graph import DistGraph, Edges, Features

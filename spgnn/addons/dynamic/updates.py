@@ -15,10 +15,11 @@ from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.addons.dynamic.neighbours import Float32, Int64, Neighbours
+from spgnn import _native
 from spgnn.comm import Communicator, RowCounts
 from spgnn.data import MASKS, RankShare, VertexData
 from spgnn.errors import InputError
@@ -30,6 +31,8 @@ from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu
 
 ADDED, DROPPED = 0, 1
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
 
 
 class Watcher(Protocol):
@@ -59,7 +62,10 @@ class Growth:
     """Rows of all ranks before and after vertices come; until then, these number the last ones."""
 
     def __init__(self, before: RowLayout, owners: Int64) -> None:
-        self.before, self.owners = before, owners
+        self.before = self.after = before
+        self.owners = self.rows = owners
+        if not len(owners):
+            return
         come = np.append(0, np.cumsum(np.bincount(owners, minlength=before.parts)))
         self.after = RowLayout(before.offsets + come)
         self._shift = come[:-1]
@@ -69,6 +75,8 @@ class Growth:
 
     def owner(self, numbers: Int64) -> Int64:
         """Owners of rows before, and of new ones."""
+        if not len(self.owners):
+            return self.before.owner(numbers)
         owner, new = self.before.owner(numbers), numbers >= self.before.rows
         owner[new] = self.owners[numbers[new] - self.before.rows]
         return owner
@@ -100,16 +108,18 @@ class ChangingEdges:
         columns[inside] -= self._first
         lengths = A.row_lengths.numpy()
         rows = np.repeat(np.arange(own), lengths)
-        self.targets = Neighbours.grouped(columns, rows, own + len(self.halo))
+        by_column = rows[np.argsort(columns, kind="stable")].astype(np.int32)
+        counts = np.bincount(columns, minlength=own + len(self.halo))
+        self.targets = _native.Neighbours(counts, by_column)
         self.looped = np.bincount(rows[columns == rows], minlength=own) > 0
         begins = A.indptr.numpy()[:-1]
         weights = None if A.values is None else np.insert(A.values.numpy(), begins, 1)
         listed = np.insert(columns.astype(np.int32), begins, np.arange(own, dtype=np.int32))
-        self.sources = Neighbours(lengths + 1, listed, weights)
+        self.sources = _native.Neighbours(lengths + 1, listed, weights)
         self.degrees = np.zeros(own)
         self._sum_degrees(np.arange(own))
         self._subscribed = np.zeros(len(self.halo), np.bool_)
-        self.receivers = Neighbours(np.zeros(own, np.int64), np.empty(0, np.int32))
+        self.receivers = _native.Neighbours(np.zeros(own, np.int64), np.empty(0, np.int32))
         self._subscribe(np.arange(len(self.halo)))
         # Rank r knows the rows of every P-th original id, from r on.
         ids, P = self._ids, comm.size
@@ -135,12 +145,12 @@ class ChangingEdges:
     def _block(self, rows: Int64, numbers: Int64, columns: int) -> CSR:
         """Some own rows, in these numbers of columns, which rise."""
         indptr, listed, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
-        result = numbers[listed.numpy()]
-        row = np.repeat(np.arange(len(rows)), np.diff(indptr.numpy()))
+        result = numbers[listed]
+        row = np.repeat(np.arange(len(rows)), np.diff(indptr))
         order = torch.from_numpy(np.lexsort((result, row)))
         indices = torch.from_numpy(result)[order].to(index_dtype(columns))
-        values = None if weights is None else weights[order]
-        return CSR.of(indptr, indices, (len(rows), columns), values)
+        values = None if weights is None else torch.from_numpy(weights)[order]
+        return CSR.of(torch.from_numpy(indptr), indices, (len(rows), columns), values)
 
     def spread(self, rows: Int64, also: Int64) -> tuple[Int64, RowCounts, Int64]:
         """Own rows by the ranks that have them, and others [2, k], (row, rank). Collective.
@@ -148,7 +158,7 @@ class ChangingEdges:
         Each pair once; and the columns, here, of rows that other ranks have.
         """
         indptr, ranks, _ = self.receivers.take(rows)
-        pairs = np.stack((np.repeat(rows, np.diff(indptr.numpy())), ranks.numpy()))
+        pairs = np.stack((np.repeat(rows, np.diff(indptr)), ranks))
         rows, ranks_of = np.concatenate((pairs, also), axis=1)
         ranks_of, rows = np.divmod(np.unique(ranks_of * self.own_rows + rows), self.own_rows)
         counts = self._comm.exchange_counts(
@@ -163,7 +173,7 @@ class ChangingEdges:
 
         def step(front: Int64) -> Int64:
             arrived = front[:0] if self._comm.size == 1 else self.spread(front, nothing)[2]
-            return self.targets.take(np.concatenate((front, arrived)))[1].numpy().astype(np.int64)
+            return self.targets.ends(np.concatenate((front, arrived)), front[:0], self.own_rows)
 
         return self._walked(rows, hops, step)
 
@@ -171,7 +181,7 @@ class ChangingEdges:
         """Own rows that such paths to these rows of all ranks begin at. Collective."""
 
         def step(front: Int64) -> Int64:
-            columns = np.unique(self.sources.take(front)[1].numpy()).astype(np.int64)
+            columns = self.sources.ends(front, front[:0], self.columns)
             remote = self.halo[columns[columns >= self.own_rows] - self.own_rows]
             (arrived,), _, _ = self._routed(self._layout.owner(remote), remote)
             return np.concatenate((columns[columns < self.own_rows], arrived - self._first))
@@ -198,7 +208,7 @@ class ChangingEdges:
         layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
         number = np.full(self.columns, -1)
         number[rows] = np.arange(*layout.range(self._comm.rank))
-        columns = np.unique(self.sources.take(full)[1].numpy())
+        columns = self.sources.ends(full, full[:0], self.columns)
         slots = columns[columns >= self.own_rows]
         remote = self.halo[slots - self.own_rows]
         owners = self._layout.owner(remote)
@@ -292,7 +302,7 @@ class ChangingEdges:
         rank, ranks, own = self._comm.rank, self._comm.size, self.own_rows
         mine = np.flatnonzero(growth.owners == rank)
         count, vertices = len(mine), len(growth.owners)
-        self.sources.columns[self.sources.columns >= own] += count
+        self.sources.renumber(own, count)
         for lists in (self.sources, self.targets, self.receivers):
             lists.extend(count, own)
         self.halo, self._sorted = map(growth.renumbered, (self.halo, self._sorted))
@@ -409,13 +419,13 @@ class ChangingEdges:
             self._slots = np.argsort(self.halo)
             self._sorted = self.halo[self._slots]
             self._subscribed = np.concatenate((self._subscribed, np.zeros(len(new), np.bool_)))
-            self.targets.extend(len(new), len(self.targets.lengths))
+            self.targets.extend(len(new), self.columns - len(new))
 
     def _subscribe(self, slots: Int64) -> Int64:
         """Tell owners of remote columns who has them, and who no longer. Collective."""
         if self._comm.size == 1:
             return np.empty((2, 0), np.int64)
-        needed = self.targets.lengths[self.own_rows + slots] > 0
+        needed = self.targets.lengths(self.own_rows + slots) > 0
         slots = slots[needed != self._subscribed[slots]]
         begins = ~self._subscribed[slots]
         self._subscribed[slots] = begins
@@ -493,11 +503,13 @@ class ChangingEdges:
 
     def _sum_degrees(self, rows: Int64) -> None:
         """Add up the weights of some rows, all of them: so no rounding stays behind."""
-        lengths = self.sources.lengths[rows] - 1
-        _, _, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
-        row = np.repeat(np.arange(len(rows)), lengths)
-        values = None if weights is None else weights.numpy()
-        self.degrees[rows] = np.bincount(row, values, minlength=len(rows))
+        lengths = self.sources.lengths(rows) - 1
+        if self.sources.weighted:
+            _, _, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
+            row = np.repeat(np.arange(len(rows)), lengths)
+            self.degrees[rows] = np.bincount(row, weights, minlength=len(rows))
+        else:
+            self.degrees[rows] = lengths
 
     def _shown(self, edge: Int64) -> str:
         return f"{edge[3]} → {edge[4]}"
