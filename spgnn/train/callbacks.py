@@ -8,9 +8,11 @@ import importlib.util
 import io
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable
@@ -22,8 +24,24 @@ Callback = Callable[[Record], object]
 """``on_epoch(record)``: called after each epoch on rank 0 alone, so it must not be collective.
 
 If it returns ``True``, this was the last epoch; whatever it raises ends the run on all ranks, with
-its message.
+its message. What has a ``state_dict`` is saved with a checkpoint, and goes on where a run resumes.
+A scheduler of torch is stepped, ``ReduceLROnPlateau`` with the validation loss.
 """
+
+
+def call(callback: Any, record: Record) -> object:
+    """Call a callback with an epoch, or step a scheduler."""
+    if callable(callback):
+        return callback(record)
+    by_loss = isinstance(callback, ReduceLROnPlateau)
+    callback.step(*([record.get("val_loss", record["loss"])] if by_loss else []))
+    return None
+
+
+def states_of(callbacks: Sequence[Any]) -> list[Any]:
+    """State of each callback, ``None`` where it has none."""
+    return [one.state_dict() if hasattr(one, "state_dict") else None for one in callbacks]
+
 
 CSV_FILE = "history.csv"
 

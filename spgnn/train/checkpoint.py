@@ -160,8 +160,12 @@ def save_run(
     history: History,
     comm: Communicator,
     own: Mapping[str, Any],
+    called: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective."""
+    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective.
+
+    `called` are the states of callbacks, and the optimiser's numbers.
+    """
 
     def state() -> tuple[Tensors, Progress]:
         try:
@@ -169,6 +173,8 @@ def save_run(
         except InputError as error:
             raise InputError(f"{error} after {len(history)} epochs; not saved") from None
         learnt = {"weight": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
+        if called is not None and any(state is not None for state in called["states"]):
+            learnt["callbacks"] = dict(called)
         tensors, values = packed(learnt)
         return tensors, {"signature": dict(signature), "history": history, "values": values}
 
@@ -184,8 +190,8 @@ def load_run(
     comm: Communicator,
     *,
     steps: int | None = 1,
-) -> tuple[History, dict[str, Any]]:
-    """Read the checkpoint into model and optimiser on all ranks. Collective."""
+) -> tuple[History, dict[str, Any], Any]:
+    """Read the checkpoint into model and optimiser on all ranks; what is left. Collective."""
     path = Path(directory or "") / FILE
 
     def check() -> tuple[dict[str, Any], History, dict[str, Any] | None]:
@@ -197,7 +203,7 @@ def load_run(
     saved = sent_to_all(None if read is None else read[0], comm)
     model.load_state_dict(saved["weight"])
     set_optimizer(optimizer, saved["optimizer"])
-    return history, own
+    return history, own, saved.get("callbacks")
 
 
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spgnn.comm import Communicator
 from spgnn.command import plural
 from spgnn.config import Aim, Training
 from spgnn.errors import InputError, check_choice, memory_for, unknown
@@ -28,7 +29,7 @@ from spgnn.options import options_of
 from spgnn.progress import ProgressBar
 from spgnn.torch_internals import default_device, without_compiler
 from spgnn.train import checkpoint
-from spgnn.train.callbacks import Callback
+from spgnn.train.callbacks import Callback, call, states_of
 from spgnn.train.measure import Measurements
 from spgnn.train.task import Scores, Task
 from spgnn.train.vertices import GivenModel, Metric
@@ -86,10 +87,11 @@ class Trainer:
         that have a label, return a number, and are named as their function or class.
     options : Training, optional
         Instead of `settings`.
-    callbacks : sequence of callable
+    callbacks : sequence of callable or LRScheduler
         ``on_epoch(record)``; those of rank 0 are called, whatever the others are given. What they
         set of the optimiser, as schedulers of torch do, is set on all ranks; one that returns
-        ``True`` ends training.
+        ``True`` ends training. Schedulers are stepped after each epoch, ``ReduceLROnPlateau`` with
+        the validation loss; what has a ``state_dict`` is in checkpoints.
     **settings
         Of :class:`spgnn.config.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
         ``patience``, ``eval_every``, ``checkpoint`` with ``checkpoint_every`` and ``resume``,
@@ -128,28 +130,24 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> None:
-        if isinstance(loss, str):
-            check_choice("Trainer(loss=…)", loss, _LOSSES)
+        comm = getattr(model if graph is None else graph, "comm", None)
+
+        def checked() -> Training:
+            _check_arguments(loss, optimizer, forward, callbacks, settings, options)
+            result = options or Training(**{"weight_decay": 0.0, **settings})
+            result.check_together()
+            return result
+
+        if isinstance(comm, Communicator):
+            self.options = comm.on_every_rank(checked)
+        else:  # whoever made the mistake made it on all ranks
+            self.options = checked()
         if isinstance(optimizer, str):
-            check_choice("Trainer(optimizer=…)", optimizer, OPTIMIZERS)
             settings["optimizer"], optimizer = optimizer, None
-        _check_settings(settings, options)
-        _check_loss_function(loss)
-        optimizers = torch.optim.Optimizer
-        if isinstance(optimizer, type):
-            usable = issubclass(optimizer, optimizers)
-        else:
-            usable = callable(optimizer) or isinstance(optimizer, optimizers | None)
-        if not usable:
-            raise _wrong("optimizer", "a torch optimizer, its class, a name or ", optimizer)
-        if forward is not None and (isinstance(forward, type) or not callable(forward)):
-            raise _wrong("forward", "", forward)
-        if callable(callbacks):
-            raise InputError("Trainer(callbacks=…) must be a list of functions, got one")
+            self.options = replace(self.options, optimizer=settings["optimizer"])
         changed = [] if options is None else options.changed
         set_by_hand = {*settings, *(option.name for option, _ in changed)}
-        self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
-        options.check_together()
+        options = self.options
         if isinstance(model, nn.Module):
             if not isinstance(graph, DistributedGraph):
                 raise InputError(
@@ -272,7 +270,7 @@ class Trainer:
         self.task.finish()
 
     def _resume(self) -> None:
-        self.history, own = checkpoint.load_run(
+        self.history, own, called = checkpoint.load_run(
             self.options.checkpoint,
             self.task.model,
             self.optimizer,
@@ -281,11 +279,21 @@ class Trainer:
             steps=self.steps_per_epoch if self._steps_agree else None,
         )
         self.first_epoch = len(self.history)
+        if called is not None:
+            self._set_numbers(called["groups"])
+            self.comm.on_rank_zero(lambda: self._load_callbacks(called["states"]))
         if own:
             try:
                 self._load_state(own)
             except InputError as error:
                 raise InputError(f"{self.options.checkpoint}: {error}") from None
+
+    def _load_callbacks(self, states: list[Any]) -> None:
+        if [one is None for one in states] != [one is None for one in states_of(self._callbacks)]:
+            raise InputError(f"{self.options.checkpoint}: was made with other callbacks")
+        for callback, state in zip(self._callbacks, states, strict=True):
+            if state is not None:
+                callback.load_state_dict(state)  # type: ignore[attr-defined]
 
     def _state(self) -> dict[str, Any]:
         """The state that this rank has besides model and optimiser. Collective."""
@@ -344,11 +352,11 @@ class Trainer:
             return
         before = _numbers_of(self.optimizer)
 
-        def call() -> tuple[bool, list[dict[str, Any]]]:
+        def call_all() -> tuple[bool, list[dict[str, Any]]]:
             trouble, ends = "", False
             for callback in self._callbacks:
                 try:
-                    ends = callback(record) is True or ends
+                    ends = call(callback, record) is True or ends
                 except Exception as error:
                     message = str(error) or type(error).__name__
                     name = getattr(callback, "__name__", type(callback).__name__)
@@ -362,15 +370,18 @@ class Trainer:
             return ends, after if after != before else []
 
         try:
-            self._ends, changed = self.comm.from_rank_zero(call)
-            for group, numbers in zip(self.optimizer.param_groups, changed, strict=False):
-                for name, number in numbers.items():
-                    if isinstance(group.get(name), Tensor):
-                        group[name].fill_(number)
-                    else:
-                        group[name] = tuple(number) if isinstance(number, list) else number
+            self._ends, changed = self.comm.from_rank_zero(call_all)
+            self._set_numbers(changed)
         except InputError as error:
             self.failure = self.failure or str(error)
+
+    def _set_numbers(self, changed: Sequence[Mapping[str, Any]]) -> None:
+        for group, numbers in zip(self.optimizer.param_groups, changed, strict=False):
+            for name, number in numbers.items():
+                if isinstance(group.get(name), Tensor):
+                    group[name].fill_(number)
+                else:
+                    group[name] = tuple(number) if isinstance(number, list) else number
 
     def _is_done(self) -> bool:
         """True if nothing is left to do: of a resumed run too, which goes on as a straight one."""
@@ -431,9 +442,40 @@ class Trainer:
                 self.history,
                 self.comm,
                 self._state(),
+                {"states": states_of(self._callbacks), "groups": _numbers_of(self.optimizer)},
             )
         except InputError as error:
             self.failure = str(error)
+
+
+def _check_arguments(
+    loss: object,
+    optimizer: object,
+    forward: object,
+    callbacks: object,
+    settings: Mapping[str, Any],
+    options: Training | None,
+) -> None:
+    """Refuse arguments of other kinds."""
+    if isinstance(loss, str):
+        check_choice("Trainer(loss=…)", loss, _LOSSES)
+    _check_settings(settings, options)
+    _check_loss_function(loss)
+    optimizers = torch.optim.Optimizer
+    if isinstance(optimizer, str):
+        check_choice("Trainer(optimizer=…)", optimizer, OPTIMIZERS)
+        _check_settings({"optimizer": optimizer}, options)
+        usable = True
+    elif isinstance(optimizer, type):
+        usable = issubclass(optimizer, optimizers)
+    else:
+        usable = callable(optimizer) or isinstance(optimizer, optimizers | None)
+    if not usable:
+        raise _wrong("optimizer", "a torch optimizer, its class, a name or ", optimizer)
+    if forward is not None and (isinstance(forward, type) or not callable(forward)):
+        raise _wrong("forward", "", forward)
+    if callable(callbacks):
+        raise InputError("Trainer(callbacks=…) must be a list of functions, got one")
 
 
 def _check_settings(settings: Mapping[str, Any], options: Training | None) -> None:

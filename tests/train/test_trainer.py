@@ -163,6 +163,36 @@ def scheduled(rank, path):
     return [(one["loss"], one["val_acc"]) for one in history]
 
 
+def schedules_resumed(rank, path, directory):
+    """Schedulers go on where a run resumes, and a mistake of rank 0 alone is refused on all."""
+    graph = spgnn.distribute(path, partition="random")
+    settings = {"checkpoint": str(directory)}
+    with pytest.raises(InputError, match=r"Trainer\(epoch=…\): there is no such setting"):
+        spgnn.Trainer(Mean(), graph, **({"epoch": 3} if graph.comm.is_main else {}))
+
+    def trainer(**how):
+        model = Mean()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+        step = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=0.1)
+        how = {"callbacks": [step, plateau]} | how
+        return spgnn.Trainer(model, graph, optimizer=optimizer, **how)
+
+    straight = trainer().fit(epochs=10)
+    trainer(**settings).fit(epochs=5)
+    with pytest.raises(InputError, match="was made with other callbacks"):
+        trainer(resume=True, callbacks=[], **settings).fit(epochs=10)
+    history = trainer(resume=True, **settings).fit(epochs=10)
+    assert len({record["lr"] for record in straight}) > 3
+    return [[(one["loss"], one["lr"]) for one in run] for run in (straight, history)]
+
+
+def test_schedules_go_on_where_a_run_resumes(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    for straight, history in run_ranks(schedules_resumed, 2, path, tmp_path / "run"):
+        assert straight == history
+
+
 def test_schedules_metrics_and_ends_of_ones_own(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     expected = dense_history(path, partial(Clipped, lr=1.0), 0.0)
