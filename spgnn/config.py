@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -21,7 +20,7 @@ from spgnn.exchange.codec import BITS
 from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
-from spgnn.nn import Stack
+from spgnn.nn import Network
 from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
@@ -283,7 +282,8 @@ class Model(Record):
     model: Annotated[
         str,
         flag(
-            "of Kipf & Welling, GraphSAGE, Xu et al., Hu et al., Veličković et al., Brody et al.",
+            "of Kipf & Welling, GraphSAGE, Xu et al., Hu et al., Veličković et al., Brody et al.; "
+            "sgformer, polynormer and gps attend to all vertices",
             choices=MODELS,
         ),
     ] = "gcn"
@@ -306,7 +306,7 @@ class Model(Record):
     ] = "none"
     aggregate: Annotated[str, rare("of sage: over the neighbours", choices=all_reductions)] = "mean"
     heads: Annotated[
-        int, flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)
+        int, flag("of attention; of gat and gatv2 side by side --hidden wide", low=1, high=1024)
     ] = 1
     attention_dropout: Annotated[
         float | None, key("of gat and gatv2: on edges; without, as --dropout", "P", high=1)
@@ -317,9 +317,9 @@ class Model(Record):
     ] = 0.0
 
     @property
-    def registered(self) -> type[Stack]:
+    def registered(self) -> type[Network]:
         """The class of the model."""
-        result: type[Stack] = MODELS[self.model]
+        result: type[Network] = MODELS[self.model]
         return result
 
     @property
@@ -350,6 +350,11 @@ class Model(Record):
     @property
     def propagates(self) -> bool:
         """True if the first layer begins with a product with A."""
+        return self.multiplies and not self.attends_globally
+
+    @property
+    def multiplies(self) -> bool:
+        """True if all aggregations are products with A."""
         return not self.attends and not self.reduces_rows and not self.uses_edges
 
     @property
@@ -360,7 +365,7 @@ class Model(Record):
     @property
     def makes_all_rows(self) -> bool:
         """True if no layer may leave rows out."""
-        return self.takes_all_rows or self.uses_edges
+        return self.takes_all_rows or self.uses_edges or self.attends_globally
 
     @property
     def reduces_rows(self) -> bool:
@@ -376,6 +381,11 @@ class Model(Record):
     def attends(self) -> bool:
         """True if layers make weights of their own for the edges."""
         return self.registered.attends
+
+    @property
+    def attends_globally(self) -> bool:
+        """True if each vertex attends to all."""
+        return bool(self.registered.attends_globally)
 
 
 # What shapes of weights do not tell of a model.
@@ -657,9 +667,11 @@ class TrainConfig(Configuration):
 
     def widths(self, features: int, outputs: int) -> list[int]:
         """Features, widths of the hidden layers, outputs of the last one."""
-        return [features, *[self.model.hidden] * (self.model.layers - 1), outputs]
+        model = self.model
+        hidden = model.layers - 1 + bool(model.registered.linear_end)
+        return [features, *[model.hidden] * hidden, outputs]
 
-    def network(self, features: int, outputs: int) -> Stack:
+    def network(self, features: int, outputs: int) -> Network:
         """The model, its weights drawn from the seed."""
         model = self.model
         order, options = self.algorithm.order, model.options
@@ -746,6 +758,10 @@ def refused(config: TrainConfig) -> Iterator[str]:
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
     if model.uses_edges and (aim.inductive or aim.task != "vertices"):
         yield f"{with_edges} trains labels of vertices on the whole graph"
+    if model.attends_globally and how.recompute_halo:
+        yield f"--model {model.model} looks at each vertex once: no --recompute-halo"
+    if model.attends_globally and config.training.dtype == "bfloat16":
+        yield f"--model {model.model} sums over all vertices: it needs --dtype float32 or float64"
     yield from refused_models(model, aim)
 
     if how.recompute_halo:
@@ -764,11 +780,11 @@ def refused(config: TrainConfig) -> Iterator[str]:
 
 def refused_models(model: Model, aim: Aim) -> Iterator[str]:
     """Say which options of a model do not go together, on whole graphs and in mini-batches."""
-    of_all = signature(Stack.__init__).parameters
+    takes = model.registered.takes()
     for option, value in model.changed:
         argument = _argument(option)
-        able = [name for name in MODELS if argument in MODELS[name].takes() - of_all.keys()]
-        if able and model.model not in able:
+        able = [] if argument in takes else [n for n in MODELS if argument in MODELS[n].takes()]
+        if able:
             *others, last = able
             names = f"{', '.join(others)} or {last}" if others else last
             yield f"{option.written} {value} needs --model {names}, not {model.model}"

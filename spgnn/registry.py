@@ -126,7 +126,7 @@ LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 KERNELS = Registry("kernels of a device")
 # Over the neighbours of a row, besides their sum: functions of (A, X) as in `kernels.reductions`
 REDUCTIONS = Registry("reduce")
-# What the training command trains: a subclass of `spgnn.nn.Stack`
+# What the training command trains: a subclass of `spgnn.nn.Network`
 MODELS = Registry(
     "model",
     {

@@ -17,7 +17,7 @@ from spgnn.data import labelled
 from spgnn.errors import InputError
 from spgnn.graph import AnyGraph, Features, TrainingGraph
 from spgnn.hashing import uniform
-from spgnn.nn import UNKNOWN, DropoutKeys, Stack, glorot_, label_weights
+from spgnn.nn import UNKNOWN, DropoutKeys, Network, glorot_, label_weights
 from spgnn.options import key
 from spgnn.train import NodeClassification, as_taken
 
@@ -104,7 +104,7 @@ class LabelPropagation(NodeClassification):
         self._all_labels = _hidden_unless(self.objective.masks[0] & labelled(y), y)
         self._signature["task"] = "label propagation"
 
-    def network_of(self, layers: Stack) -> nn.Module:
+    def network_of(self, layers: Network) -> nn.Module:
         """The layers on features to which labels are added."""
         whole = self.data.whole
         model = WithLabels(layers, whole.num_classes, whole.num_features, self.seed)

@@ -234,10 +234,12 @@ def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Ten
 
 
 def dense_for_reduction(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
-    """Features as a reduction of whole rows takes them, if the model has one."""
-    if not isinstance(X, CSR) or not config.model.reduces_rows:
+    """Features as a reduction of whole rows or attention to all takes them, if there is one."""
+    model = config.model
+    if not isinstance(X, CSR) or not (model.reduces_rows or model.attends_globally):
         return X
-    return _dense(f"--aggregate {config.model.aggregate}", X)
+    why = f"--aggregate {model.aggregate}" if model.reduces_rows else f"--model {model.model}"
+    return _dense(why, X)
 
 
 def _dense(why: str, X: CSR) -> Tensor:
@@ -252,6 +254,7 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
     needs = {
         "--order paper": how.order == "paper",
         f"--aggregate {config.model.aggregate}": config.model.reduces_rows,
+        f"--model {config.model.model}": config.model.attends_globally,
         config.changes_features or "": config.changes_features,
         "--recompute-halo": propagates,
     }

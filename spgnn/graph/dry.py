@@ -56,6 +56,7 @@ class DryMatrix(ABC):
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.handle = named(self)
+        self.sums = list[int]()  # numbers of each sum over all ranks
         self.operands: Any = self
 
     @property
@@ -112,7 +113,14 @@ class DryGraph(LayerGraph):
 
     def moments(self, x: Tensor) -> Moments:
         """Moments without data."""
+        width = x.shape[1]
+        self.A.sums += [width + 1, 2 * width, 2 * width]  # and backward
         return moments(x, self.own_rows, None)
+
+    def total(self, own: Tensor) -> Tensor:
+        """A sum without data."""
+        self.A.sums += [own.numel()] * (2 if own.requires_grad else 1)
+        return own.clone()
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         matrix: Any = self.matrix(request.normalisation)

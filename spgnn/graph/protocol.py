@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn import kernels
@@ -331,6 +332,18 @@ class Graph(ABC):
     def total(self, own: Tensor) -> Tensor:
         """The sum over all ranks of a rank's own sum. Collective; differentiable at every order."""
         return own if self.comm is None else all_reduced(own, self.comm)
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """Rows of all ranks, of a rank's own [rows, …]. Collective; differentiable as `total`."""
+        comm = self.comm
+        if comm is None or comm.size == 1:
+            return own
+        sizes = torch.zeros(comm.size, dtype=torch.int64)
+        sizes[comm.rank] = len(own)
+        comm.all_reduce(sizes).wait()
+        before, all_rows = int(sizes[: comm.rank].sum()), int(sizes.sum())
+        none = (0, 0) * (own.dim() - 1)
+        return self.total(F.pad(own, (*none, before, all_rows - before - len(own))))
 
     def _combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
         """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""

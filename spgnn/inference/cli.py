@@ -103,7 +103,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     weights, path = str(config.inference.weights), str(config.inference.output)
     check_run(config, comm, lambda: _check_output(path))
     state = comm.on_rank_zero(lambda: _read(config, weights))
-    outputs = comm.from_rank_zero(lambda: outputs_of(state or {}, weights))
+    end = config.model.registered.linear_end
+    outputs = comm.from_rank_zero(lambda: outputs_of(state or {}, weights, end))
     settled = resolved(config.settled(outputs), comm)
     dtype = config.training.dtype
     give_back: Callable[[], None] | None = None

@@ -183,8 +183,13 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
     model.load_state_dict(sent_to_all(fitted, comm))
 
 
-def outputs_of(state: State, path: str) -> int:
-    """The width of what the last layer of a model of ours or of PyG makes."""
+def outputs_of(state: State, path: str, linear_end: str = "") -> int:
+    """The width of what the last layer of a model of ours or of PyG makes.
+
+    That layer is ``convs[-1]``, ``lin``, or the one of a name.
+    """
+    if f"{linear_end}.bias" in state:
+        return len(state[f"{linear_end}.bias"])
     numbers = [part for name in state if name.startswith("convs.") for part in [name.split(".")[1]]]
     layers = [int(number) for number in numbers if number.isdigit()]
     last = "lin." if "lin.weight" in state else f"convs.{max(layers, default=0)}."

@@ -41,7 +41,9 @@ from .models import GINE as GINE
 from .models import GATv2 as GATv2
 from .models import GraphSAGE as GraphSAGE
 from .models import KeyedModel as KeyedModel
+from .models import Network as Network
 from .models import Stack as Stack
+from .models import Stepwise as Stepwise
 from .norm import BatchNorm as BatchNorm
 from .norm import GraphNorm as GraphNorm
 from .norm import LayerNorm as LayerNorm

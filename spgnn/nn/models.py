@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from inspect import signature
 from itertools import pairwise
@@ -109,7 +110,88 @@ class KeyedModel(nn.Module):
         return self._calls - 1
 
 
-class Stack(KeyedModel):
+class Network(KeyedModel, ABC):
+    """Base of the models that the training command builds by their names.
+
+    Attributes
+    ----------
+    normalisation : {"sym", "row", "none"}
+        Of the adjacency, as the training command takes it.
+    loops : bool
+        Whether vertices are among their own neighbours there; else X is read beside A·X.
+    attends : bool
+        Whether layers make weights of their own for the edges.
+    needs_edges : bool
+        Whether layers take features of edges.
+    typed : bool
+        Whether graphs have several vertex types.
+    attends_globally : {"", "linear", "softmax"}
+        How each vertex attends to all; layers then leave no vertex out.
+    linear_end : str
+        The name of a linear layer that makes the outputs, after layers that are all hidden ones.
+    """
+
+    normalisation: ClassVar[Literal["sym", "row", "none"]] = "row"
+    loops: ClassVar[bool] = False
+    attends: ClassVar[bool] = False
+    needs_edges: ClassVar[bool] = False
+    typed: ClassVar[bool] = False
+    attends_globally: ClassVar[Literal["", "linear", "softmax"]] = ""
+    linear_end: ClassVar[str] = ""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, widths: Sequence[int], **options: Any) -> Self:
+        """A model of these widths: features, those of the hidden layers, classes."""
+
+    @classmethod
+    def takes(cls) -> set[str]:
+        """The options that models are built with."""
+        return set(signature(cls.of).parameters)
+
+    @classmethod
+    def size(cls, widths: Sequence[int], **options: Any) -> int:
+        """Numbers in the parameters of a model of these widths; nothing is allocated."""
+        try:
+            with torch.device("meta"):
+                model = cls.of(widths, **options)
+        except RuntimeError:  # a matrix of more bytes than 64 bits can count
+            return sys.maxsize
+        return sum(parameter.numel() for parameter in model.parameters())
+
+    @abstractmethod
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Parameters of each layer, and, last, of all else; the first ones decay."""
+
+
+class Stepwise(Network):
+    """A network of numbered steps, each of at most one aggregation.
+
+    A step maps rows to rows. It treats them independently but for its aggregation, which comes
+    first, and for sums and moments over all vertices, which its graph gives: so it works on any
+    rows of a graph, and steps may be computed chunk by chunk.
+
+    Attributes
+    ----------
+    in_channels : int
+        Features.
+    """
+
+    in_channels: int
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Number of steps."""
+
+    @abstractmethod
+    def step(
+        self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        """Features, or what the step before returned, each [rows, f]; the last: (outputs,)."""
+
+
+class Stack(Network):
     """Layers with norms, activations, dropout and skip connections between them.
 
     Arguments, their order and the names of parameters are those of PyG's ``BasicGNN``, so either
@@ -148,24 +230,9 @@ class Stack(KeyedModel):
     ----------
     convolution : type of Convolution
         The class of the layers.
-    normalisation : {"sym", "row", "none"}
-        Of the adjacency, as the training command takes it.
-    loops : bool
-        Whether vertices are among their own neighbours there; else X is read beside A·X.
-    attends : bool
-        Whether layers make weights of their own for the edges.
-    needs_edges : bool
-        Whether layers take features of edges.
-    typed : bool
-        Whether graphs have several vertex types.
     """
 
     convolution: ClassVar[type[Convolution]]
-    normalisation: ClassVar[Literal["sym", "row", "none"]] = "row"
-    loops: ClassVar[bool] = False
-    attends: ClassVar[bool] = False
-    needs_edges: ClassVar[bool] = False
-    typed: ClassVar[bool] = False
     act: Activation | None
 
     def __init__(
@@ -231,8 +298,9 @@ class Stack(KeyedModel):
 
     @classmethod
     def takes(cls) -> set[str]:
-        """The options of the layers, by the signatures of `init_conv` and of their classes."""
+        """The options of the model and its layers, by the signatures of what builds them."""
         makers = [vars(kind).get("init_conv") for kind in cls.__mro__]
+        makers.append(Stack.__init__)
         layers = cls.convolution.__mro__
         makers += [vars(kind).get("__init__") for kind in layers[: layers.index(Convolution)]]
         return {name for maker in makers if maker for name in signature(maker).parameters}
@@ -245,16 +313,6 @@ class Stack(KeyedModel):
             hidden.append(hidden[-1] if hidden else last)
         layers = len(widths) - 1
         return cls(first, hidden, layers, last, **options)
-
-    @classmethod
-    def size(cls, widths: Sequence[int], **options: Any) -> int:
-        """Numbers in the parameters of a model of these widths; nothing is allocated."""
-        try:
-            with torch.device("meta"):
-                model = cls.of(widths, **options)
-        except RuntimeError:  # a matrix of more bytes than 64 bits can count
-            return sys.maxsize
-        return sum(parameter.numel() for parameter in model.parameters())
 
     @property
     def convolutions(self) -> list[Convolution]:

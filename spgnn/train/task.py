@@ -22,7 +22,7 @@ from spgnn.graph.dry import Recorded, recorded_products
 from spgnn.graph.protocol import matrices_of
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import check_memory
-from spgnn.nn import GAT, DropoutKeys, Stack
+from spgnn.nn import GAT, DropoutKeys, Network
 from spgnn.nn.rowwise import dtype_of
 from spgnn.progress import Progress
 from spgnn.spmm import DistMatrix
@@ -227,7 +227,7 @@ class GraphTask(Task):
         if config.algorithm.schedule == "peers":
             self._check_budget()
 
-    def network_of(self, layers: Stack) -> nn.Module:
+    def network_of(self, layers: Network) -> nn.Module:
         """The module that an epoch runs: the layers, or these and what stands before them."""
         return layers
 
@@ -349,7 +349,7 @@ def graph_section(meta: GraphMeta) -> dict[str, Any]:
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 
-def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
+def model_of(config: TrainConfig, features: int, classes: int) -> Network:
     """The model on so many features and classes, its weights drawn from the seed."""
     widths = config.widths(features, classes)
     size = config.model.registered.size(widths, **config.model.options)

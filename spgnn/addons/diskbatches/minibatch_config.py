@@ -48,9 +48,10 @@ class FeatureTable(Rows):
 
 
 def model_names() -> tuple[str, ...]:
-    """Values of ``--model``: batches have no features of edges, and one vertex type."""
+    """Values of ``--model``: batches have no features of edges, one vertex type, some vertices."""
     models = {name: MODELS[name] for name in MODELS}
-    return tuple(name for name, one in models.items() if not (one.needs_edges or one.typed))
+    needs = "needs_edges", "typed", "attends_globally"
+    return tuple(n for n, one in models.items() if not any(getattr(one, need) for need in needs))
 
 
 def mode_names() -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.addons.hetero.layers import HeteroConv, HGTConv, check_graph, key_of
 from spgnn.addons.hetero.relational import RGCNConv
 from spgnn.errors import InputError, check_integer, check_number
-from spgnn.nn import DropoutKeys, GATConv, GraphModule, KeyedModel, Linear, dropout, keys_on
+from spgnn.nn import DropoutKeys, GATConv, GraphModule, Linear, Network, dropout, keys_on
 
 
-class TypedModel(KeyedModel, GraphModule):
+class TypedModel(Network, GraphModule):
     """A linear map of each type, layers of all relations, and a linear map of one type's rows.
 
     Called with ``(graph.x_dict, graph)`` or with keys of dropout. A type without features has rows
@@ -37,7 +37,6 @@ class TypedModel(KeyedModel, GraphModule):
     """
 
     normalisation: ClassVar[Literal["none"]] = "none"
-    loops = attends = needs_edges = False
     typed = True
     options: ClassVar[tuple[str, ...]] = ("heads",)
     act: Any = staticmethod(torch.relu)
@@ -125,7 +124,7 @@ class TypedModel(KeyedModel, GraphModule):
     @classmethod
     def takes(cls) -> set[str]:
         """The options of the command that the layers take."""
-        return set(cls.options)
+        return {"dropout", *cls.options}
 
     @classmethod
     def of(cls, widths: Sequence[int], **options: Any) -> NoReturn:

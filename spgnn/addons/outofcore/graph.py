@@ -108,6 +108,7 @@ class ChunkedGraph:
         storage, X, labels = config.extension(Storage), dataset.X, dataset.labels
         learns = labels is not None or len(dataset.links) > 0
         self.comm, self._X, self._ids = comm, X, dataset.ids
+        self.num_nodes = dataset.meta.vertices
         self._width, self._row_normalise = dataset.meta.features, dataset.row_normalise
         self.dtype = dtype_of(config.training.dtype)
         self._wide = weights_of(config.training.dtype)  # of features as they are read

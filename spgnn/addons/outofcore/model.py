@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -53,15 +54,16 @@ from spgnn.sparse import CSR, SUM_DTYPE
 class VertexMoments:
     """Mean and variance of what one norm takes, over all vertices."""
 
-    norm: Norm
+    norm: Norm | None
     mean: Tensor
     variance: Tensor
     count: int
     shift: Tensor | None = None
-    # float64 [2, f] over all ranks, once computed: rows sent backward then have their share
-    gradient: Tensor | None = None
+    # both float64 over all ranks, once computed: rows sent backward then have their share
+    gradient: list[Tensor] | None = None
+    leaves = 2
 
-    def of(self, x: Tensor, *, leaf: bool) -> tuple[Moments, list[Tensor]]:
+    def of(self, x: Tensor, *, leaf: bool, updates: bool = False) -> tuple[Moments, list[Tensor]]:
         """As the norm takes them, of some rows [rows, f]; and the leaves, mean and variance."""
         centre = self.mean.to(x.dtype)
         mean = (self.mean - centre).to(x.dtype).requires_grad_(leaf)
@@ -69,15 +71,15 @@ class VertexMoments:
         centred = x - centre
         if self.gradient is not None and centred.requires_grad:
             # Rows have a share in the gradients of mean and variance.
-            of_mean, of_variance = (self.gradient / self.count).to(centred.dtype)
+            of_mean, of_variance = ((each / self.count).to(centred.dtype) for each in self.gradient)
             shift, rows = of_mean - 2 * of_variance * mean.detach(), centred.detach()
             centred.register_hook(lambda G: torch.addcmul(G + shift, rows, 2 * of_variance))
-        moments = Moments(centred, centre, mean, variance, self.count, updates=False)
+        moments = Moments(centred, centre, mean, variance, self.count, updates=updates)
         return moments, [mean, variance] if leaf else []
 
     def update_running(self, dtype: torch.dtype) -> None:
         """Let the norm update its running moments."""
-        if self.count > 1:
+        if self.count > 1 and self.norm is not None:
             moments, _ = self.of(self.mean[None].to(dtype), leaf=False)
             if self.shift is not None:
                 moments = replace(moments, centre=moments.centre + self.shift)
@@ -93,9 +95,9 @@ class MomentSums:
         self._rows = 0
         self._mean = self._squares = torch.zeros(0, dtype=torch.float64)
 
-    def add(self, norm: Norm, x: Tensor, shift: Tensor | None = None) -> None:
+    def add(self, norm: Norm | None, x: Tensor, shift: Tensor | None = None) -> None:
         """Rows [rows, f] that a norm takes, and the bias that it gets apart from them."""
-        if self._norm is None:
+        if len(self._mean) != x.shape[1]:
             self._norm, self._shift = norm, None if shift is None else shift.detach().clone()
             self._mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
         rows = len(x)
@@ -112,7 +114,6 @@ class MomentSums:
 
     def over_ranks(self, comm: Communicator) -> VertexMoments:
         """Moments of all vertices. Collective."""
-        assert self._norm is not None
         rows, mean, squares = self._rows, self._mean, self._squares
         if comm.size > 1:
             total = torch.cat((rows * mean, mean.new_tensor([rows])))
@@ -125,29 +126,40 @@ class MomentSums:
         return VertexMoments(self._norm, mean, squares / max(rows, 1), rows, self._shift)
 
 
+class VertexSums(Protocol):
+    """Sums over all vertices, whose shares come chunk by chunk."""
+
+    @property
+    def add(self) -> Callable[..., None]:
+        """The procedure that adds a share."""
+
+    def over_ranks(self, comm: Communicator) -> Any:
+        """The sums of all vertices, as each chunk takes them. Collective."""
+
+
+Share = tuple[Callable[[], VertexSums], tuple[Any, ...]]  # and the arguments of `add`
+
+
 class MomentGradients:
-    """Gradients of one norm's mean and variance, added up chunk by chunk."""
+    """Gradients of sums over all vertices, added up chunk by chunk."""
 
     def __init__(self) -> None:
-        self._total: Tensor | None = None
+        self._total: list[Tensor] = []
 
     def add(self, H: Tensor, dH: Tensor, leaves: list[Tensor]) -> None:
-        """Add the gradients of mean and variance that some output rows of a layer contribute."""
+        """Add the gradients that some output rows of a layer contribute."""
         gradients = torch.autograd.grad(H, leaves, dH, allow_unused=True)
-        both = [
-            torch.zeros_like(leaf) if gradient is None else gradient
-            for gradient, leaf in zip(gradients, leaves, strict=True)
-        ]
-        here = torch.stack(both).detach().double()
-        self._total = here if self._total is None else self._total + here
+        self._total = self._total or [torch.zeros_like(leaf).double() for leaf in leaves]
+        for total, gradient in zip(self._total, gradients, strict=True):
+            if gradient is not None:
+                total.add_(gradient.detach())
 
-    def over_ranks(self, comm: Communicator) -> Tensor:
-        """Gradients of all rows, float64 [2, f]. Collective."""
-        total = self._total
-        assert total is not None
-        if comm.size > 1:
-            comm.all_reduce(total).wait()
-        return total
+    def over_ranks(self, comm: Communicator, group: Sequence[Any]) -> None:
+        """Give the gradients of all rows to what they are of. Collective."""
+        for one in group:
+            one.gradient, self._total = self._total[: one.leaves], self._total[one.leaves :]
+            for gradient in one.gradient if comm.size > 1 else ():
+                comm.all_reduce(gradient).wait()
 
 
 class ChunkRows(Graph):
@@ -159,16 +171,19 @@ class ChunkRows(Graph):
         product: Tensor | None = None,
         *,
         first: bool = False,
-        moments: Sequence[VertexMoments] = (),
+        groups: Sequence[Sequence[Any]] = (),
         leaf: int = -1,
+        updates: bool = False,
+        num_nodes: int | None = None,
         keep: Callable[[Tensor], None] | None = None,
         saved: Tensor | None = None,
     ) -> None:
-        self.vertex_ids = vertex_ids
+        self.vertex_ids, self.num_nodes = vertex_ids, num_nodes
         self.leaves: list[Tensor] = []
         self.gradient: Tensor | None = None
         self._product, self._first = product, first
-        self._moments, self._leaf, self._norms = moments, leaf, 0
+        self._sums = [(one, number == leaf) for number, group in enumerate(groups) for one in group]
+        self._taken, self._updates = 0, updates
         self._keep, self._kept = keep, saved
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
@@ -216,19 +231,32 @@ class ChunkRows(Graph):
 
         return with_backward(saved, to_weights)
 
+    @property
+    def sums(self) -> int:
+        """Number of sums over all vertices that are known."""
+        return len(self._sums)
+
     def _keep_gradient(self, gradient: Tensor) -> None:
         self.gradient = gradient
 
     def moments(self, x: Tensor) -> Moments:
         """Moments over all vertices for the next norm, which is given these rows [rows, f]."""
-        number, self._norms = self._norms, self._norms + 1
-        moments, leaves = self._moments[number].of(x, leaf=number == self._leaf)
-        self.leaves += leaves
+        moments: Moments = self._next(x, updates=self._updates)
         return moments
+
+    def _next(self, x: Tensor, **options: Any) -> Any:
+        """The next sums over all vertices, as these rows take them."""
+        one, leaf = self._sums[self._taken]
+        self._taken += 1
+        result, leaves = one.of(x, leaf=leaf, **options)
+        self.leaves += leaves
+        return result
 
 
 class ChunkedModel:
     """The layers of a model, one at a time, on the rows of any chunk."""
+
+    rows: type[ChunkRows] = ChunkRows
 
     def __init__(self, model: Stack, edge_dim: int = 0) -> None:
         self.model, self.layers, self.edge_dim = model, model.num_layers, edge_dim
@@ -246,6 +274,14 @@ class ChunkedModel:
         """True if a layer reads its own input rows as well as the product."""
         by_layer = number not in self.edgewise and self.model.convolutions[number].uses_own_rows
         return by_layer or len(self.model.residuals) > 0
+
+    def multiplies_in(self, number: int) -> bool:
+        """True if a layer has a product."""
+        return True
+
+    def inner(self, number: int) -> int:
+        """Columns that a layer makes beside those that it returns."""
+        return 0
 
     @property
     def multiplies(self) -> bool:
@@ -353,19 +389,24 @@ class ChunkedModel:
         Z, stages, shift = self._updated(number, H, rows, keys)
         return run_stages(stages, Z, rows, shift)
 
-    def before_norm(
-        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None, norms: int
-    ) -> tuple[Norm, Tensor, Tensor | None]:
-        """A norm of a layer, the rows that it is given, and a bias apart."""
+    def shares(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> list[Share]:
+        """Shares of some rows in the moments of a layer's next norm, which has a bias apart."""
         Z, stages, shift = self._updated(number, H, rows, keys)
         places = [
             (place, stage)
             for place, stage in enumerate(stages)
             if isinstance(stage, Norm) and stage.needs_moments
         ]
-        place, norm = places[norms]
+        place, norm = places[rows.sums]
         x, shift = run_until(place, stages, Z, rows, shift)
-        return norm, x.to(SUM_DTYPE[x.dtype]), shift
+        return [(MomentSums, (norm, x.detach().to(SUM_DTYPE[x.dtype]), shift))]
+
+    def update_running(self, number: int, groups: Sequence[Sequence[Any]]) -> None:
+        """Let the norms of a layer update their running moments."""
+        for (one,) in groups:
+            one.update_running(SUM_DTYPE[self.dtype])
 
     def _updated(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None

@@ -65,11 +65,13 @@ class Storage(Extension):
             yield f"{config.described_messages} needs rows in memory: no {_NAMED}"
         if aim.inductive or config.changes_features:
             yield f"{_NAMED} need fixed rows: no {config.changes_features or 'aim.inductive'}"
-        if config.training.dtype == "bfloat16" and not model.propagates:
+        if config.training.dtype == "bfloat16" and not model.multiplies:
             yield (
                 f"{_NAMED} with --dtype bfloat16 need layers that are products: "
                 "no attention, no features of edges, and --aggregate mean or sum"
             )
+        if model.registered.attends_globally == "softmax":
+            yield f"--model {model.model} weighs all vertices by a softmax: no {_NAMED}"
         if config.training.runs > 1:
             yield f"{_NAMED} need --runs 1"
         if config.job.device == "cuda":

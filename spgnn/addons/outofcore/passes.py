@@ -16,19 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Request, ScoreTables
-from spgnn.addons.outofcore.model import (
-    ChunkedModel,
-    ChunkRows,
-    MomentGradients,
-    MomentSums,
-    VertexMoments,
-)
+from spgnn.addons.outofcore.matrix import ChunkMatrix, Request, ScoreTables
+from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, VertexSums
 from spgnn.addons.outofcore.tables import Table, memory_rows, release
 from spgnn.graph import Features, Propagated
 from spgnn.nn import DropoutKeys, keys_on
@@ -75,7 +69,7 @@ class ChunkedPass:
         self._tables: dict[tuple[str, int], Table] = {}
         self._requests: dict[int, Request] = {}  # without rows
         self._vector_gradients: dict[int, Tensor] = {}  # of attention, until they are added
-        self._moments: dict[int, list[VertexMoments]] = {}
+        self._moments: dict[int, list[list[Any]]] = {}  # and other sums, by passes
         self._widths: dict[int, int] = {}
         self._kept = set[int]()  # the chunks whose rows are kept
         self._moment_gradients = MomentGradients()
@@ -167,14 +161,14 @@ class ChunkedPass:
     def backward(self, scale: Tensor) -> None:
         """Add the gradients of the last `loss` to those of the parameters. Collective."""
         last = self.model.layers - 1
-        adjoint_of_first = self.graph.propagated is None and self._operand_learns
+        adjoint_of_first = self._multiplies_first and self._operand_learns
         self._begin(sum(map(self._passes, range(last))) + adjoint_of_first)
         with self._aside():
             for number in range(last - 1, -1, -1):
                 matrix = self._matrices[number + 1]
                 for chunk, dO in self._operand_gradients(number + 1):
                     chosen = self._chosen(number, chunk) if matrix.sources is None else None
-                    ends = partial(self._ends, number, dO=_picked(dO, chosen))
+                    ends = partial(self._ends, number, dO=dO if dO is None else _picked(dO, chosen))
                     self._through_layer(number, chunk, None, ends)
                     self._tell()
                 self._through_norms(number)
@@ -184,6 +178,7 @@ class ChunkedPass:
                     release(self._tables.pop(key, None))
             if adjoint_of_first:
                 for chunk, dO in self._operand_gradients(0):
+                    assert dO is not None
                     with torch.enable_grad():
                         request = self._request(0, self.graph.features(chunk), chunk, None)
                         chosen = self._chosen(0, chunk)
@@ -236,10 +231,10 @@ class ChunkedPass:
         self._saves = learns or model.jumps
         self._learns = torch.is_grad_enabled()
         last = model.layers - 1
-        passes = sum(map(self._passes, range(last + 1))) + (self.graph.propagated is None)
+        passes = sum(map(self._passes, range(last + 1))) + self._multiplies_first
         self._begin(passes + (model.norms(last) + again if learns else 0))
         self._saves_last = again
-        operand = None if self.graph.propagated is not None else self._first_operand()
+        operand = self._first_operand() if self._multiplies_first else None
         for number in range(last + 1):
             following: Table | None = None
             for chunk, Z in self._ready(number, operand):
@@ -251,7 +246,7 @@ class ChunkedPass:
                 self._tell()
             # Backward reads the operand again for a reduction or for attention.
             again = not model.requests[number].linear
-            learns_here = number > 0 or (self.graph.propagated is None and self._operand_learns)
+            learns_here = number > 0 or (self._multiplies_first and self._operand_learns)
             if operand is not None and learns and learns_here and again:
                 self._tables["operand", number] = operand
             else:
@@ -271,13 +266,17 @@ class ChunkedPass:
         assert operand is not None
         return operand
 
-    def _next_operand(self, operand: Table | None, number: int, chunk: int, H: Tensor) -> Table:
+    def _next_operand(
+        self, operand: Table | None, number: int, chunk: int, H: Tensor
+    ) -> Table | None:
         """Operand of the next layer; if that reads its own input rows, they are saved."""
         following, inside = number + 1, self._inside(number, chunk)
         self._widths[following] = H.shape[1]
         if self.model.reads_own(following) and not self._recomputes(following):
             own = _picked(H, inside).detach()
             self._table("input", following, own.shape[1]).write(chunk, own)
+        if not self.model.multiplies_in(following):
+            return None
         chosen = self._chosen(number, chunk)
         return self._write_operand(operand, following, chunk, H, chosen, inside)
 
@@ -314,21 +313,20 @@ class ChunkedPass:
             chunks = self._products(number, operand, saves=saves)
         moments = self._moments[number] = []
         for _ in range(norms):
-            sums = MomentSums()
+            sums = list[VertexSums]()
             for chunk, Z in chunks:
                 H_in = self._input(number, chunk)
                 with torch.set_grad_enabled(self._learns):
                     rows = self._rows(number, chunk, Z)
-                    norm, x, shift = self.model.before_norm(
-                        number, H_in, rows, self._keys, len(moments)
-                    )
-                sums.add(norm, x.detach(), shift)
+                    shares = self.model.shares(number, H_in, rows, self._keys)
+                sums = sums or [kind() for kind, _ in shares]
+                for one, (_, share) in zip(sums, shares, strict=True):
+                    one.add(*share)
                 self._tell()
-            moments.append(sums.over_ranks(self.graph.comm))
+            moments.append([one.over_ranks(self.graph.comm) for one in sums])
             chunks = self._saved_products()
-        if self.model.model.training:
-            for one in moments:
-                one.update_running(SUM_DTYPE[self.graph.dtype])
+        if self.model.model.training and moments:
+            self.model.update_running(number, moments)
         yield from chunks
 
     def _products(self, number: int, operand: Table, *, saves: bool) -> ChunkProducts:
@@ -396,8 +394,16 @@ class ChunkedPass:
         ids = self.graph.ids_of(chunk, chosen)
         ids = ids if self.model.reads_own(number) else ids[:0]
         first = number in self._requests and self._requests[number].first
-        moments = self._moments[number]
-        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf, keep=keep, saved=saved)
+        return self.model.rows(
+            ids,
+            Z,
+            first=first,
+            groups=self._moments[number],
+            leaf=leaf,
+            num_nodes=self.graph.num_nodes,
+            keep=keep,
+            saved=saved,
+        )
 
     def _keep(self, chunk: int, Z: Tensor) -> None:
         self._table("kept", 0, Z.shape[1]).write(chunk, Z)
@@ -449,8 +455,10 @@ class ChunkedPass:
 
     # Backward
 
-    def _operand_gradients(self, number: int) -> ChunkStream:
-        """The gradient of a layer's operand, chunk after chunk. Collective."""
+    def _operand_gradients(self, number: int) -> ChunkProducts:
+        """The gradient of a layer's operand, chunk after chunk, if it has any. Collective."""
+        if not self.model.multiplies_in(number):
+            return self._saved_products()
         G, operand = self._tables["product", number], self._tables.get(("operand", number))
         request, scores = self._requests[number], self._scores(number, gradients=True)
         heads = self.model.requests[number].heads.number
@@ -458,12 +466,14 @@ class ChunkedPass:
         return self._matrices[number].adjoints(G, new, request, operand, scores)
 
     def _ends(
-        self, number: int, chunk: int, H: Tensor, dO: Tensor
+        self, number: int, chunk: int, H: Tensor, dO: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Tensors computed from a layer's output, and their gradients."""
         following, inside = number + 1, self._inside(number, chunk)
-        request = self._request(following, H, chunk, self._chosen(number, chunk))
-        ends, gradients = self._request_ends(following, chunk, request, inside, dO)
+        ends, gradients = list[Tensor](), list[Tensor]()
+        if dO is not None:
+            request = self._request(following, H, chunk, self._chosen(number, chunk))
+            ends, gradients = self._request_ends(following, chunk, request, inside, dO)
         for key, rows in (
             (("input gradient", following), inside),
             (("jump gradient", number), None),
@@ -530,7 +540,7 @@ class ChunkedPass:
         """From the gradient of a layer's output to that of its product. Collective."""
         moments = self._moments[number]
         for norm in range(len(moments) - 1, -1, -1):
-            moments[norm].gradient = self._moment_gradients.over_ranks(self.graph.comm)
+            self._moment_gradients.over_ranks(self.graph.comm, moments[norm])
             self._moment_gradients = MomentGradients()
             for chunk in range(self._chunks):
                 with torch.enable_grad():
@@ -566,6 +576,11 @@ class ChunkedPass:
                 _PURPOSES[name], matrix.row_bounds, width, extra, panel=panel, heads=in_product
             )
         return self._tables[name, number]
+
+    @property
+    def _multiplies_first(self) -> bool:
+        """True if the first layer has a product that is computed in each epoch."""
+        return self.graph.propagated is None and self.model.multiplies_in(0)
 
     @property
     def _chunks(self) -> int:

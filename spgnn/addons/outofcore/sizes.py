@@ -14,6 +14,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Heads, Request
 from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.passes import ChunkedPass
+from spgnn.addons.outofcore.steps import chunked
 from spgnn.addons.outofcore.tables import MemoryTable, Placement, Table, panels_of
 from spgnn.comm import SoloCommunicator
 from spgnn.config import Aim
@@ -64,9 +65,8 @@ class DryPass:
             operand = 0 if propagates and not number else request.operand.shape[1]
             reduces = not request.linear and request.scores is None
             norms, edgewise = model.norms(number), request.rows_of is not None
-            shapes.append(
-                LayerShape(operand, width, f_out, norms, reduces, request.heads, edgewise)
-            )
+            wide = max(f_out, model.inner(number))
+            shapes.append(LayerShape(operand, width, wide, norms, reduces, request.heads, edgewise))
         self.layers = tuple(shapes)
         self._logs: dict[tuple[frozenset[int], bool], tuple[list[Event], list[Event]]] = {}
 
@@ -113,7 +113,7 @@ class DryPass:
 
     def _run(self, recomputed: frozenset[int], keeps: bool) -> tuple[list[Event], list[Event]]:
         # A copy, whose norms may remember what they see.
-        model = ChunkedModel(deepcopy(self._model.model), self._model.edge_dim)
+        model = chunked(deepcopy(self._model.model), self._model.edge_dim)
         training, evaluation = list[Event](), list[Event]()
         keys = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
         for log in (training, evaluation):
@@ -283,7 +283,7 @@ class _CountedGraph:
     """A rank's share of a graph, of two rows; it makes its own tables."""
 
     bounds, row_scale, column_scale = (0, 2), None, None
-    recomputed, keeps_first = frozenset[int](), False
+    recomputed, keeps_first, num_nodes = frozenset[int](), False, 2
 
     def __init__(
         self, log: list[Event], model: ChunkedModel, sparse: bool, propagates: bool

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.addons.outofcore.graph import ChunkedDataset, ChunkedGraph, Labels, ids_of
-from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.passes import ChunkedPass
+from spgnn.addons.outofcore.steps import chunked
 from spgnn.addons.outofcore.tables import memory_rows
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
@@ -91,7 +91,7 @@ class ChunkedTask(Task):
         self.layers.to(weights_of(config.training.dtype)).train(outputs is None)
         self.model: nn.Module = self.layers
         with working("building what epochs read", shown=comm.rank == 0):
-            model = ChunkedModel(self.layers, dataset.edge_dim)
+            model = chunked(self.layers, dataset.edge_dim)
             self.graph = ChunkedGraph(
                 dataset,
                 model,

@@ -22,7 +22,6 @@ import torch
 from spgnn.addons.outofcore import (
     LIBRARIES,
     Budget,
-    ChunkedModel,
     ChunkMatrix,
     DryPass,
     LayerSizes,
@@ -30,6 +29,7 @@ from spgnn.addons.outofcore import (
     Sizes,
     Storage,
     choose,
+    chunked,
     decide_together,
     rows_of_layers,
 )
@@ -43,6 +43,7 @@ from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
 from spgnn.machine import Machine
+from spgnn.nn import Stepwise
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,7 @@ class Disk:
         moved = np.array(
             [budget.traffic(each) for budget, each in zip(budgets, exact, strict=True)]
         )
-        each_row = _row_seconds(epoch, machine)
+        each_row = _row_seconds(epoch, machine, len(exact[0].layers))
         recomputing = max(_recomputing(each, first.recomputed, each_row) for each in exact)
         seconds = dict(in_memory.seconds or {})
         seconds["again"] = machine.slowdown(virtual.ranks) * recomputing
@@ -115,7 +116,7 @@ class Disk:
         dataset, order = virtual.dataset, virtual.arranged.order
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         edge_dim = config.model.edge_dim if config.model.uses_edges else 0
-        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu").float(), edge_dim)
+        model = chunked(deepcopy(epoch.model).to_empty(device="cpu").float(), edge_dim)
         symmetric = not dataset.directed and not dataset.weighted
         dry = DryPass(model, sparse=epoch.sparse, propagates=epoch.propagated, symmetric=symmetric)
         # Outputs of all layers need the same rows of each; moments are those of all rows.
@@ -208,12 +209,18 @@ def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence
     return seconds + sum(again[sizes.keeps :])
 
 
-def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
-    """Seconds of a row of each layer, at most: all products of the row, and a pass over it."""
+def _row_seconds(epoch: Epoch, machine: Machine, layers: int) -> list[float]:
+    """Seconds of a row of each layer, at most: all products of the row, and a pass over it.
+
+    Steps are taken to have the same share of all products.
+    """
+    alike = layers if isinstance(epoch.model, Stepwise) else 1
+    by_layer = epoch.model.parameters_by_layer()[: epoch.layers]
+    by_layer = [list(epoch.model.parameters())] * layers if alike > 1 else by_layer
     seconds = []
-    for number, parameters in enumerate(epoch.model.parameters_by_layer()[: epoch.layers]):
-        weights = sum(p.numel() for p in parameters if p.dim() > 1)
-        width, next_width = epoch.widths[number : number + 2]
+    for number, parameters in enumerate(by_layer):
+        weights = sum(p.numel() for p in parameters if p.dim() > 1) // alike
+        width, next_width = epoch.widths[number : number + 2] if alike == 1 else epoch.widths[1:3]
         gemm = float(machine.gemm.seconds(2 * weights, min(width, next_width)))
         seconds.append(
             gemm + 2 * epoch.itemsize * (width + next_width) / machine.streams.elementwise

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 
 from spgnn.addons.plan.counts import EXTRA_ROWS, Float64Array, Product
 from spgnn.config import Model, TrainConfig
+from spgnn.errors import InputError
 from spgnn.exchange import Step as ExchangeStep
 from spgnn.graph import DryGraph, DryMatrix, Features, Propagated
 from spgnn.nn import (
     DotProduct,
     DropoutKeys,
     HadamardMLP,
+    Network,
     ScoredPairs,
-    Stack,
     dtype_of,
     masked_cross_entropy,
     pairs_cross_entropy,
@@ -37,7 +38,7 @@ from spgnn.torch_internals import DispatchMode
 # has further sizes that differ from rank to rank: see `EXTRA_ROWS`.
 MOST_ROWS = 1_000_003
 _SOFTMAX = {"cross_entropy", "cross_entropy_gradient"}
-_DENSE = {"mm", "addmm", "addmm_"}
+_DENSE = {"mm", "addmm", "addmm_", "bmm"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
 _FREE |= {"expand", "alias", "as_strided"}
 _ATTENTION = ("attend", "attend_backward")
@@ -77,7 +78,7 @@ class Epoch:
 
     config: TrainConfig
     widths: tuple[int, ...]  # features, hidden widths, outputs of the last layer
-    model: Stack  # without data
+    model: Network  # without data
     trained: nn.Module  # the model, an embedding of labels before it, a decoder after it
     sparse: bool  # features are sparse in training
     propagated: bool  # A·X is computed once
@@ -85,11 +86,13 @@ class Epoch:
     # Bytes for each row where layer l begins, and then for each of what else differs from rank to
     # rank in layer l (`EXTRA_ROWS`); at all times that may be the worst: [times, kinds of rows].
     alive: Float64Array
+    # Numbers of each sum over all ranks that norms and attention take, forward and backward.
+    summed: tuple[int, ...] = ()
 
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return len(self.widths) - 1
+        return self.config.model.layers
 
     @property
     def products(self) -> tuple[Product, ...]:
@@ -116,16 +119,6 @@ class Epoch:
         """Dense matrices of features: A·X, and X as well for weights of the vertex itself."""
         return 1 + (self.propagated and self.config.model.keeps_features)
 
-    @property
-    def summed(self) -> tuple[int, ...]:
-        """Numbers of each sum over all ranks that norms take, forward and backward."""
-        if not self.config.model.takes_all_rows:
-            return ()
-        hidden = self.widths[1:-1]
-        if self.config.model.jk != "none":  # the last layer is a hidden one as well
-            hidden = (*hidden, hidden[-1] if hidden else self.widths[-1])
-        return tuple(n for width in hidden for n in (width + 1, 2 * width, 2 * width))
-
     def activations(self, rows: Any) -> Float64Array:
         """The most bytes alive at a time, float64 [P], with rows [kinds of rows, P]."""
         return np.asarray((self.alive[:, : len(rows)] @ rows).max(axis=0), np.float64)
@@ -135,19 +128,21 @@ def edges_of(config: TrainConfig) -> tuple[str, ...]:
     """Rates of edges that a machine must have for a model: a name of `Machine.edges`, or none."""
     if config.model.attends:
         return (config.model.model,)
-    return () if config.model.propagates else ("largest",)
+    return () if config.model.multiplies else ("largest",)
 
 
 def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = False) -> Epoch:
     """Run one epoch on torch's meta device: shapes, and no data."""
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
+    if model.registered.attends_globally == "softmax":
+        raise InputError(f"--model {model.model}: work that grows with n² is not planned")
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
     multiplies = (model.propagates or model.attends) and not config.changes_features
     sparse = sparse and multiplies and not propagated and config.algorithm.order == "auto"
     links = aim.task == "links"
     widths = tuple(config.widths(features, model.hidden if links else classes))
-    layers, decoder = len(widths) - 1, None
+    layers, decoder = model.layers, None
     with torch.device("meta"):
         network = config.network(features, widths[-1])
         whole: nn.Module = network
@@ -159,37 +154,45 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     for name, buffer in trained.named_buffers():
         if "running_" in name:  # moments are float32, whatever is multiplied
             buffer.data = buffer.float()
-    X = _features(widths[0], dtype, sparse=sparse, propagated=propagated, both=model.keeps_features)
+    # A model that looks at all vertices has the rows of the last layer throughout.
+    rows = MOST_ROWS - (layers if model.attends_globally else propagated)
+    X = _features(rows, widths[0], dtype, sparse, propagated, model.keeps_features)
+    drops: Any = network
     if sparse:
-        network.input_dropout = False  # masks of what is stored depend on data
+        drops.input_dropout = False  # masks of what is stored depend on data
     recording = _Recording(config, layers, X)
     ids = [torch.empty(MOST_ROWS - n, dtype=torch.int64, device="meta") for n in range(layers + 1)]
     graphs = [
         DryGraph(_SizedMatrix(recording, n), ids[n], edges=_edges(recording, n, model, dtype))
         for n in range(layers)
     ]
+    on: Any = graphs
+    if model.attends_globally:
+        ids[0] = ids[-1]
+        on = graphs[0] = DryGraph(_SizedMatrix(recording, 0, rows, rows), ids[0])
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     keys = DropoutKeys(ids[0], 0, 0)
     with recording:
         # As in training, nobody keeps the scores: their logarithms are enough for backward.
         if decoder is None:
-            masked_cross_entropy(whole(X, graphs, keys), ids[-1], mask, 1).backward()
+            masked_cross_entropy(whole(X, on, keys), ids[-1], mask, 1).backward()
         else:
-            recording.loss_of_pairs(whole(X, graphs, keys), decoder).backward()
-    network.input_dropout = model.input_dropout
+            recording.loss_of_pairs(whole(X, on, keys), decoder).backward()
+    if sparse:
+        drops.input_dropout = model.input_dropout
+    summed = tuple(numbers for graph in graphs for numbers in graph.A.sums)
     steps, alive = tuple(recording.steps), np.array(recording.times)
-    return Epoch(config, widths, network, trained, sparse, propagated, steps, alive)
+    return Epoch(config, widths, network, trained, sparse, propagated, steps, alive, summed)
 
 
 def _features(
-    width: int, dtype: torch.dtype, *, sparse: bool, propagated: bool, both: bool
+    rows: int, width: int, dtype: torch.dtype, sparse: bool, propagated: bool, both: bool
 ) -> Features:
     if sparse:
-        rows = MOST_ROWS
         pattern = Pattern.trusted(torch.arange(rows + 1), torch.zeros(rows).int(), (rows, width))
         _ = pattern.T
         return CSR(pattern).to("meta")
-    X = torch.empty(MOST_ROWS - propagated, width, dtype=dtype, device="meta")
+    X = torch.empty(rows, width, dtype=dtype, device="meta")
     if not propagated:
         return X
     return Propagated(X, torch.empty_like(X) if both else None)
@@ -208,8 +211,10 @@ def _edges(
 class _SizedMatrix(DryMatrix):
     """The matrix of a layer; its rows say which layer it is."""
 
-    def __init__(self, recording: _Recording, layer: int, rows: int | None = None) -> None:
-        super().__init__(rows or MOST_ROWS - layer - 1, MOST_ROWS - layer)
+    def __init__(
+        self, recording: _Recording, layer: int, rows: int | None = None, columns: int | None = None
+    ) -> None:
+        super().__init__(rows or MOST_ROWS - layer - 1, columns or MOST_ROWS - layer)
         self._recording, self._layer = recording, layer
         # A layer that is not one of the model's fetches sources of pairs, as any product does.
         self._largest = recording.largest and rows is None
@@ -268,7 +273,7 @@ class _Recording(DispatchMode):
         model, links = config.model, config.aim.task == "links"
         dropped = model.attention_dropout
         self.drops_edges = (model.dropout if dropped is None else dropped) > 0
-        self.largest = not (model.propagates or model.attends)
+        self.largest = not (model.multiplies or model.attends)
         self.steps: list[Step] = []
         self._layers, self._negatives = layers, config.aim.negatives
         # Links of a rank come after all other sizes; negative pairs, and both together, are so many
@@ -372,9 +377,10 @@ class _Recording(DispatchMode):
 
     def _dense(self, a: Tensor, b: Tensor) -> Dense:
         at = cast(int, self._at(a) if self._at(a) is not None else self._at(b))
-        lengths = (*a.shape, b.shape[1])
+        lengths = (*a.shape[-2:], b.shape[-1])
         others = [n for n in lengths if self._place_of(n) != at]
-        return Dense(at, 2 * prod(others) * max(lengths) / (MOST_ROWS - at), min(others))
+        flops = 2 * prod(a.shape[:-2]) * prod(others) * max(lengths)
+        return Dense(at, flops / (MOST_ROWS - at), min(others))
 
 
 def _temporary(step: Product, *, adjoint: bool) -> dict[str, float]:

@@ -236,15 +236,7 @@ class SoftmaxAttention(GlobalAttention):
         """X [rows, channels] to the same shape. Collective; at every order differentiable."""
         on = self.graph_of_all(x, graph)
         q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, 1)
-        keys_and_values = torch.cat((k, v), 1)
-        if on.comm is not None and on.comm.size > 1:
-            sizes = torch.zeros(on.comm.size, dtype=torch.int64)
-            sizes[on.comm.rank] = len(x)
-            on.comm.all_reduce(sizes).wait()
-            before = int(sizes[: on.comm.rank].sum())
-            around = 0, 0, before, int(sizes.sum()) - before - len(x)
-            keys_and_values = on.total(F.pad(keys_and_values, around))
-        k, v = (_heads(t, self.heads) for t in keys_and_values.chunk(2, 1))
+        k, v = (_heads(t, self.heads) for t in on.gathered(torch.cat((k, v), 1)).chunk(2, 1))
         q = _heads(q, self.heads) / math.sqrt(k.shape[2])
         step = max(1, _TILE // max(1, k.shape[1] * self.heads))
         tiles = [checkpoint(_softmax, t, k, v, use_reentrant=False) for t in q.split(step, 1)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +26,7 @@ from spgnn.nn import (
     GCNConv,
     GraphModule,
     KeyedModel,
+    Stepwise,
     activation_of,
     dropout,
     norm_of,
@@ -76,6 +79,39 @@ class _Model(KeyedModel, GraphModule):
             self.reset_parameters()
 
 
+class _Network(_Model, Stepwise):
+    """A model of steps, whose scores are log-probabilities, or logits where a task reads them."""
+
+    normalisation, loops = "sym", True
+    attends_globally: ClassVar[Literal["", "linear", "softmax"]] = "linear"
+    log_probabilities = True
+
+    @property
+    @abstractmethod
+    def first(self) -> Sequence[nn.Module]:
+        """What the features are multiplied by."""
+
+    @property
+    @abstractmethod
+    def rates(self) -> tuple[float, ...]:
+        """Rates of dropout."""
+
+    def parameters_by_layer(self) -> list[list[nn.Parameter]]:
+        """Those that the features are multiplied by, and all others."""
+        first = [p for part in self.first for p in part.parameters()]
+        ids = set(map(id, first))
+        return [first, [p for p in self.parameters() if id(p) not in ids]]
+
+    def forward(self, x: Tensor, graph: AnyGraph, keys: DropoutKeys | None = None) -> Tensor:
+        """Scores [rows, out_channels]. Collective."""
+        x, on, keys = self._begin(x, graph, keys, *self.rates)
+        rows: tuple[Tensor, ...] = (x,)
+        for number in range(self.steps):
+            rows = self.step(number, rows, on, keys)
+        (scores,) = rows
+        return F.log_softmax(scores, dim=-1) if self.log_probabilities else scores
+
+
 def _drop(x: Tensor, p: float, keys: DropoutKeys | None, layer: int) -> Tensor:
     return cast("Tensor", dropout(x, p, keys, layer))
 
@@ -110,7 +146,7 @@ class _Branch(nn.Module):
         return _end(self.bns[number], x, on, self.dropout, keys, at + number)
 
 
-class SGFormer(_Model):
+class SGFormer(_Network):
     """One attention to all vertices beside a GCN (Wu et al., NeurIPS 2023); log-probabilities.
 
     Parameters
@@ -121,6 +157,8 @@ gnn_num_layers, gnn_dropout, graph_weight, aggregate
     seed : int
         Of the weights, and of dropout where a call is given no keys.
     """
+
+    linear_end = "fc"
 
     def __init__(
         self,
@@ -138,6 +176,7 @@ gnn_num_layers, gnn_dropout, graph_weight, aggregate
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
+        self.in_channels = in_channels
         check_choice("aggregate", aggregate, ("add", "cat"))
         h, heads = hidden_channels, trans_num_heads
         attns: list[Any] = [SGFormerAttention(h, heads, h) for _ in range(trans_num_layers)]
@@ -151,26 +190,64 @@ gnn_num_layers, gnn_dropout, graph_weight, aggregate
         self.params2 = [*self.graph_conv.parameters(), *self.fc.parameters()]
         self._draw()
 
-    def forward(self, x: Tensor, graph: AnyGraph, keys: DropoutKeys | None = None) -> Tensor:
-        """Log-probabilities [rows, out_channels]. Collective."""
-        branch, rates = self.trans_conv, (self.trans_conv.dropout, self.graph_conv.dropout)
-        x, on, keys = self._begin(x, graph, keys, *rates)
-        attended = branch.end(0, branch.fcs[0](x), on, keys, 0)
-        for number, attention in enumerate(branch.attns, 1):
-            mixed = (attention(attended, on) + attended) / 2
-            attended = branch.end(number, mixed, on, keys, 0)
-        branch, at = self.graph_conv, len(self.trans_conv.bns)
-        first = summed = branch.end(0, branch.fcs[0](x), on, keys, at)
-        for number, conv in enumerate(branch.convs, 1):
-            summed = branch.end(number, conv(summed, on), on, keys, at) + first
+    @classmethod
+    def of(
+        cls, widths: Sequence[int], *, dropout: float = 0.0, heads: int = 1, seed: int = 0, **_: Any
+    ) -> Self:
+        """So many layers of neighbours, which return logits."""
+        model = cls(
+            widths[0],
+            widths[1],
+            widths[-1],
+            trans_num_heads=heads,
+            trans_dropout=dropout,
+            gnn_num_layers=len(widths) - 2,
+            gnn_dropout=dropout,
+            seed=seed,
+        )
+        model.log_probabilities = False
+        return model
+
+    @property
+    def first(self) -> Sequence[nn.Module]:
+        """The linear layers of both branches."""
+        return self.trans_conv.fcs[0], self.graph_conv.fcs[0]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Of both branches."""
+        return self.trans_conv.dropout, self.graph_conv.dropout
+
+    @property
+    def steps(self) -> int:
+        """One, and as many as the longer branch has layers: both go on at a time."""
+        return 1 + max(len(self.trans_conv.attns), len(self.graph_conv.convs))
+
+    def step(
+        self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        """Attended rows, those after the first linear layer of the other branch, and its rows."""
+        trans, graph, at = self.trans_conv, self.graph_conv, len(self.trans_conv.bns)
+        attended, first, *summed = rows * 2 if number == 0 else rows
+        here = summed[0] if summed else first
+        if number == 0:
+            here = first = graph.end(0, graph.fcs[0](first), on, keys, at)
+            attended = trans.end(0, trans.fcs[0](attended), on, keys, 0)
+        elif number <= len(graph.convs):
+            here = graph.end(number, graph.convs[number - 1](here, on), on, keys, at) + first
+        if 0 < number <= len(trans.attns):
+            mixed = (trans.attns[number - 1](attended, on) + attended) / 2
+            attended = trans.end(number, mixed, on, keys, 0)
+        if number + 1 < self.steps:
+            return (attended, first, here) if number else (attended, first)
         if self.aggregate == "add":
-            both = self.graph_weight * summed + (1 - self.graph_weight) * attended
+            both = self.graph_weight * here + (1 - self.graph_weight) * attended
         else:
-            both = torch.cat((attended, summed), 1)
-        return F.log_softmax(self.fc(both), dim=-1)
+            both = torch.cat((attended, here), 1)
+        return (self.fc(both),)
 
 
-class Polynormer(_Model):
+class Polynormer(_Network):
     """Local layers, then attention to all vertices (Deng et al., ICLR 2024); log-probabilities.
 
     Parameters
@@ -186,6 +263,8 @@ global_dropout, heads, beta, qk_shared, pre_ln, post_bn, local_attn
     _global : bool
         As in PyG: False until a program sets it, while local layers train alone.
     """
+
+    linear_end = "pred_global"
 
     def __init__(
         self,
@@ -207,7 +286,7 @@ global_dropout, heads, beta, qk_shared, pre_ln, post_bn, local_attn
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
-        self._global = False
+        self.in_channels, self._global = in_channels, False
         self.in_drop, self.dropout, self.global_dropout = in_dropout, dropout, global_dropout
         self.beta, width = beta, heads * hidden_channels
         widths = [in_channels, *[width] * (local_layers - 1)]
@@ -234,26 +313,71 @@ global_dropout, heads, beta, qk_shared, pre_ln, post_bn, local_attn
         self.pred_global = nn.Linear(width, out_channels)
         self._draw()
 
-    def forward(self, x: Tensor, graph: AnyGraph, keys: DropoutKeys | None = None) -> Tensor:
-        """Log-probabilities [rows, out_channels]. Collective."""
-        rates = self.in_drop, self.dropout, self.global_dropout
-        x, on, keys = self._begin(x, graph, keys, *rates)
-        x, local = _drop(x, self.in_drop, keys, 0), None
-        for number, conv in enumerate(self.local_convs):
-            if self.pre_ln:
-                x = self.pre_lns[number](x)
-            h = F.relu(self.h_lins[number](x))
-            x = conv(x, on) + self.lins[number](x)
-            norm = self.post_bns[number] if self.post_bn else nn.Identity()
-            x = _end(norm, x, on, self.dropout, keys, number + 1)
-            x = (1 - self.beta) * self.lns[number](h * x) + self.beta * x
-            local = x if local is None else local + x
-        if not self._global:
-            return F.log_softmax(self.pred_local(local), dim=-1)
-        x = self.ln(local)
-        for number, attention in enumerate(self.global_attn, len(self.local_convs) + 1):
-            x = _drop(attention(x, on), self.global_dropout, keys, number)
-        return F.log_softmax(self.pred_global(x), dim=-1)
+    @classmethod
+    def of(
+        cls,
+        widths: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        input_dropout: bool = False,
+        heads: int = 1,
+        seed: int = 0,
+        **_: Any,
+    ) -> Self:
+        """So many local layers, heads side by side; all layers train, and return logits."""
+        if widths[1] % heads:
+            raise InputError(f"--hidden {widths[1]} must be a multiple of --heads {heads}")
+        model = cls(
+            widths[0],
+            widths[1] // heads,
+            widths[-1],
+            local_layers=len(widths) - 2,
+            in_dropout=dropout * input_dropout,
+            dropout=dropout,
+            global_dropout=dropout,
+            heads=heads,
+            seed=seed,
+        )
+        model._global, model.log_probabilities = True, False
+        return model
+
+    @property
+    def first(self) -> Sequence[nn.Module]:
+        """All linear layers and the local one of the features."""
+        return self.h_lins[0], self.local_convs[0], self.lins[0]
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Of features, local and global layers."""
+        return self.in_drop, self.dropout, self.global_dropout
+
+    @property
+    def steps(self) -> int:
+        """Local layers, and global ones once these train."""
+        return len(self.local_convs) + len(self.global_attn) * self._global
+
+    def step(
+        self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        """Rows of a layer, and, until these are over, the sum of those of local layers."""
+        x, *others = rows
+        locals_ = len(self.local_convs)
+        if number >= locals_:
+            attended = self.global_attn[number - locals_](x, on)
+            x = _drop(attended, self.global_dropout, keys, number + 1)
+            return (self.pred_global(x) if number + 1 == self.steps else x,)
+        x = x if number else _drop(x, self.in_drop, keys, 0)
+        if self.pre_ln:
+            x = self.pre_lns[number](x)
+        h = F.relu(self.h_lins[number](x))
+        x = self.local_convs[number](x, on) + self.lins[number](x)
+        norm = self.post_bns[number] if self.post_bn else nn.Identity()
+        x = _end(norm, x, on, self.dropout, keys, number + 1)
+        x = (1 - self.beta) * self.lns[number](h * x) + self.beta * x
+        local = x if not others else others[0] + x
+        if number + 1 < locals_:
+            return x, local
+        return (self.ln(local) if self._global else self.pred_local(local),)
 
 
 class GPSConv(_Model):
@@ -290,6 +414,7 @@ class GPSConv(_Model):
         seed: int = 0,
     ) -> None:
         super().__init__(seed)
+        self.number = 0  # among the layers of a model
         check_choice("attn_type", attn_type, ("multihead", "performer"))
         self.channels, self.conv, self.heads, self.dropout = channels, conv, heads, dropout
         kind: Any = SoftmaxAttention
@@ -316,14 +441,97 @@ class GPSConv(_Model):
     ) -> Tensor:
         """X [rows, channels] to the same shape. Collective."""
         x, on, keys = self._begin(x, graph, keys, self.dropout, getattr(self.conv, "dropout", 0))
-        attended = _drop(self.attn(x, on), self.dropout, keys, 0) + x
-        out = run_stages([self.norm2], attended, on)
-        if self.conv is not None:
+        near: Tensor | None = None
+        at = 4 * self.number
+        if self.conv is not None:  # first, as steps have it
             if getattr(self.conv, "uses_keys", False):
                 options["keys"] = keys
-            near: Tensor = self.conv(x, on, **options)
-            near = _drop(near, self.dropout, keys, 1) + x
-            out = run_stages([self.norm1], near, on) + out
-        inner = _drop(self.mlp[1](self.mlp[0](out)), self.dropout, keys, 2)
-        out = out + _drop(self.mlp[3](inner), self.dropout, keys, 3)
+            near = _drop(self.conv(x, on, **options), self.dropout, keys, at + 1) + x
+            near = run_stages([self.norm1], near, on)
+        out = _drop(self.attn(x, on), self.dropout, keys, at) + x
+        out = run_stages([self.norm2], out, on)
+        out = out if near is None else near + out
+        inner = _drop(self.mlp[1](self.mlp[0](out)), self.dropout, keys, at + 2)
+        out = out + _drop(self.mlp[3](inner), self.dropout, keys, at + 3)
         return run_stages([self.norm3], out, on)
+
+
+class GPS(_Network):
+    """A linear layer, `GPSConv` around GCNs, and a linear layer that makes logits.
+
+    Parameters
+    ----------
+    in_channels, hidden_channels, out_channels, num_layers : int
+    heads, dropout, attn_type
+        Of the layers, as of `GPSConv`.
+    seed : int
+        Of the weights, and of dropout where a call is given no keys.
+    """
+
+    attends_globally: ClassVar[Literal["", "linear", "softmax"]] = "softmax"
+    log_probabilities = False
+    linear_end = "lin_out"
+
+    def __init__(
+        self,
+        in_channels: int,
+        hidden_channels: int,
+        out_channels: int,
+        num_layers: int = 3,
+        heads: int = 1,
+        dropout: float = 0.0,
+        attn_type: str = "multihead",
+        *,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed)
+        self.in_channels, h = in_channels, hidden_channels
+        self.lin_in, self.lin_out = nn.Linear(in_channels, h), nn.Linear(h, out_channels)
+        self.dropout = dropout
+        self.convs = nn.ModuleList()
+        for number in range(num_layers):
+            conv = GCNConv(h, h)
+            layer = GPSConv(h, conv, heads, dropout, attn_type=attn_type, seed=seed + number)
+            layer.number = number
+            self.convs.append(layer)
+        self._draw()
+
+    @classmethod
+    def of(
+        cls, widths: Sequence[int], *, dropout: float = 0.0, heads: int = 1, seed: int = 0, **_: Any
+    ) -> Self:
+        """So many layers."""
+        kind = "multihead" if cls.attends_globally == "softmax" else "performer"
+        ends = widths[0], widths[1], widths[-1]
+        return cls(*ends, len(widths) - 2, heads, dropout, kind, seed=seed)
+
+    @property
+    def first(self) -> Sequence[nn.Module]:
+        """The first linear layer."""
+        return (self.lin_in,)
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Of all layers."""
+        return (self.dropout,)
+
+    @property
+    def steps(self) -> int:
+        """Number of layers, at least one."""
+        return max(1, len(self.convs))
+
+    def step(
+        self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        """A layer; linear ones come with the first and the last."""
+        (x,) = rows
+        x = x if number else self.lin_in(x)
+        for conv in self.convs[number : number + 1]:
+            x = conv(x, on, keys)
+        return (self.lin_out(x) if number + 1 == self.steps else x,)
+
+
+class GPSPerformer(GPS):
+    """`GPS` with the linear attention of Performers."""
+
+    attends_globally = "linear"

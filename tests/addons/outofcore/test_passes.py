@@ -96,14 +96,14 @@ def test_norms_of_chunks_are_those_of_all_rows(norm, dtype, offset):
     torch.testing.assert_close(known.variance, right.variance, rtol=1e-6, atol=0.0)
     nobody = torch.empty(0, dtype=torch.int64)
     for chunk in chunks:
-        on = ChunkRows(nobody, moments=[known], leaf=0)
+        on = ChunkRows(nobody, groups=[[known]], leaf=0)
         made = norm(x[chunk].requires_grad_(), on)
         torch.testing.assert_close(made.double(), expected[chunk], rtol=1e-4, atol=2e-5)
         of_moments.add(made, G[chunk], on.leaves)
-    known.gradient = of_moments.over_ranks(solo)
+    of_moments.over_ranks(solo, [known])
     for chunk in chunks:
         rows = x[chunk].clone().requires_grad_()
-        norm(rows, ChunkRows(nobody, moments=[known])).backward(G[chunk])
+        norm(rows, ChunkRows(nobody, groups=[[known]])).backward(G[chunk])
         torch.testing.assert_close(rows.grad.double(), whole.grad[chunk], rtol=1e-4, atol=2e-5)
 
 

@@ -1,0 +1,293 @@
+"""Models of numbered steps on the rows of one chunk.
+
+A step's aggregation comes first; then its norms take moments of all vertices, and attention to all
+of them takes sums. Those that do not depend on each other are one more pass over the chunks. A run
+on no rows tells which these are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.matrix import Request
+from spgnn.addons.outofcore.model import (
+    ChunkedModel,
+    ChunkRows,
+    MomentSums,
+    Share,
+    VertexMoments,
+    VertexSums,
+)
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.graph import Aggregation, Features, Moments
+from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on
+from spgnn.sparse import SUM_DTYPE
+
+
+@dataclass(eq=False)
+class VertexTotal:
+    """A sum over all vertices."""
+
+    value: Tensor
+    # float64 over all ranks, once computed: rows sent backward then have it
+    gradient: list[Tensor] | None = None
+    leaves = 1
+
+    def of(self, own: Tensor, *, leaf: bool) -> tuple[Tensor, list[Tensor]]:
+        """The sum, as some rows take it that have a share in it; and the leaf."""
+        value = self.value.to(own.dtype).requires_grad_(leaf)
+        if self.gradient is not None and own.requires_grad:
+            (gradient,) = (each.to(own.dtype) for each in self.gradient)
+            nothing = own - own.detach()
+            nothing.register_hook(lambda G: gradient)
+            value = value + nothing
+        return value, [value] if leaf else []
+
+
+class TotalSums:
+    """A sum whose shares come chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, own: Tensor) -> None:
+        """The share of some rows."""
+        self._total = own.double() if self._total is None else self._total + own
+
+    def over_ranks(self, comm: Communicator) -> VertexTotal:
+        """The sum over all vertices. Collective."""
+        assert self._total is not None
+        if comm.size > 1:
+            comm.all_reduce(self._total).wait()
+        return VertexTotal(self._total)
+
+
+class _Arrived(Exception):
+    """A step has come to what was to be computed of it."""
+
+
+class StepRows(ChunkRows):
+    """The rows of one chunk, as a step's graph.
+
+    It stops a step at its aggregation, or once it has so many shares of further sums.
+    """
+
+    request: Aggregation | None = None
+    stops_at_request = False
+    shares: list[Share]
+    stop = 0
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """The given product, with what a layer adds to it."""
+        if self.stops_at_request:
+            self.request = request
+            raise _Arrived
+        return super().aggregate(request)
+
+    def moments(self, x: Tensor) -> Moments:
+        """Moments over all vertices for the next norm; before they are known, any."""
+        if self._collects(MomentSums, None, x.detach().to(SUM_DTYPE[x.dtype])):
+            one = x.new_ones(x.shape[1])
+            return VertexMoments(None, one, one, 2).of(x, leaf=False)[0]
+        return super().moments(x)
+
+    def total(self, own: Tensor) -> Tensor:
+        """A sum over all vertices; before it is known, any."""
+        if self._collects(TotalSums, own.detach()):
+            return torch.ones_like(own)
+        total: Tensor = self._next(own)
+        return total
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """Rows of all vertices, which are not in memory."""
+        raise InputError("softmax attention to all vertices needs all rows in memory: no chunks")
+
+    def _collects(self, kind: Callable[[], VertexSums], *share: Any) -> bool:
+        """Collect a share of what is not known yet."""
+        if self._taken < len(self._sums):
+            return False
+        self.shares.append((kind, share))
+        if len(self.shares) == self.stop:
+            raise _Arrived
+        return True
+
+
+class _NoRows(StepRows):
+    """No rows, which a step is run on to see what it asks for."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.empty(0, dtype=torch.int64), num_nodes=2)
+        self.groups, self.inner = list[int](), 0  # numbers of sums; columns that attention makes
+        self._unknown = list[Tensor]()  # sums of the last group
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """A product without rows; refuses what is no single product that comes first."""
+        if self.request is not None or self.groups or request.reduce != "sum" or request.edge:
+            raise InputError(
+                "--memory, --spill and --chunks need steps of one product with the graph's matrix, "
+                "before any norm or attention"
+            )
+        self.request = request
+        operand, first = self.operand(request)
+        return self._combine(request, operand * 0, operand, first=first)
+
+    def moments(self, x: Tensor) -> Moments:
+        """Moments that depend on nothing."""
+        one = self._of_group(x, x.new_ones(x.shape[1]))
+        return Moments(x, x.new_ones(x.shape[1]), one, one, 2, updates=False)
+
+    def total(self, own: Tensor) -> Tensor:
+        """A sum that depends on nothing."""
+        heads, *widths = own.shape if own.dim() == 3 else (1, *own.shape)
+        self.inner = max(self.inner, heads * sum(widths))
+        return self._of_group(own, torch.ones_like(own))
+
+    def _of_group(self, x: Tensor, result: Tensor) -> Tensor:
+        """A result that is computed in one pass with those before it that x does not depend on."""
+        depends = not self.groups
+        if self._unknown and x.requires_grad:
+            of_sums = torch.autograd.grad(
+                x.sum(), self._unknown, allow_unused=True, retain_graph=True
+            )
+            depends = any(gradient is not None for gradient in of_sums)
+        if depends:
+            self.groups.append(0)
+            self._unknown = []
+        self.groups[-1] += 1
+        self._unknown.append(result.requires_grad_())
+        return result
+
+
+NO_KEYS = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
+
+
+class ChunkedSteps(ChunkedModel):
+    """The steps of a model, one at a time, on the rows of any chunk.
+
+    What a step takes of the one before it, one or several tensors, is one table.
+    """
+
+    model: Stepwise  # type: ignore[assignment]  # a stack is cut into layers otherwise
+    rows = StepRows
+    keeps_first = False
+
+    def __init__(self, model: Stepwise) -> None:
+        self.model, self.layers, self.jumps = model, model.steps, False
+        self.edge_dim, self.edgewise = 0, {}
+        self.dtype = next(model.parameters()).dtype
+        self._seen: dict[tuple[int, bool], _NoRows] = {}
+        self._parts, self.widths = [[model.in_channels]], list[int]()
+        for number in range(self.layers):
+            self.widths.append(sum(self._parts[number]))
+            self._parts.append(self._see(number))
+        self.widths.append(sum(self._parts[-1]))
+        self.requests = [self.of_no_rows(n, width) for n, width in enumerate(self.widths[:-1])]
+
+    def _see(self, number: int) -> list[int]:
+        """Run a step on no rows; the widths of what it returns."""
+        rows = self._seen[number, self.model.training] = _NoRows()
+        with torch.enable_grad():
+            results = self._run(number, self._nothing(number), rows, NO_KEYS)
+        return [one.shape[1] for one in results]
+
+    def _nothing(self, number: int) -> Tensor:
+        return torch.zeros(0, self.widths[number], dtype=self.dtype)
+
+    def _run(
+        self, number: int, H: Features, rows: StepRows, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        assert isinstance(H, Tensor)
+        parts = self._parts[number]
+        inputs = [part.contiguous() for part in H.split(parts, 1)] if len(parts) > 1 else [H]
+        return self.model.step(number, tuple(inputs), rows, keys_on(keys, rows.vertex_ids))
+
+    def _asks(self, number: int) -> _NoRows:
+        """What a step asks for, as the model is now."""
+        if (number, self.model.training) not in self._seen:
+            self._see(number)
+        return self._seen[number, self.model.training]
+
+    def reads_own(self, number: int) -> bool:
+        """Always: what it takes is all that there is."""
+        return True
+
+    def multiplies_in(self, number: int) -> bool:
+        """True if a step has an aggregation."""
+        return self._asks(number).request is not None
+
+    def norms(self, number: int) -> int:
+        """Passes of a step that compute sums over all vertices, as the model is now."""
+        return len(self._asks(number).groups)
+
+    def inner(self, number: int) -> int:
+        """Columns that a step makes for its sums."""
+        return self._asks(number).inner
+
+    def of_no_rows(self, number: int, width: int, *, sparse: bool = False) -> Request:
+        """A step's request; of no columns, if it has none."""
+        request = self._asks(number).request
+        if request is None:
+            return Request(torch.empty(0, 0, dtype=self.dtype))
+        operand, first = self._asks(number).operand(request)
+        return Request(operand, first)
+
+    def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
+        """A step's request for the rows that it is given [rows, f], with their ids."""
+        rows = StepRows(ids)
+        rows.stops_at_request = True
+        try:
+            self._run(number, H, rows, keys)
+        except _Arrived:
+            assert rows.request is not None
+            return Request(*rows.operand(rows.request))
+        raise AssertionError("a step asks for the same of any rows")
+
+    def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
+        """What a step returns, side by side."""
+        assert isinstance(rows, StepRows)
+        results = self._run(number, H, rows, keys)
+        return results[0] if len(results) == 1 else torch.cat(results, 1)
+
+    def shares(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> list[Share]:
+        """Shares of some rows in the next sums over all vertices."""
+        assert isinstance(rows, StepRows)
+        ends = accumulate(self._asks(number).groups)
+        rows.shares, rows.stop = [], next(n for n in ends if n > rows.sums) - rows.sums
+        try:
+            self._run(number, H, rows, keys)
+        except _Arrived:
+            return rows.shares
+        raise AssertionError("a step asks for the same of any rows")
+
+    def update_running(self, number: int, groups: Sequence[Sequence[Any]]) -> None:
+        """Let the norms of a step update their running moments: a run on no rows."""
+        request = self.requests[number]
+        Z = request.operand.detach() * 1 if self.multiplies_in(number) else None
+        known = {"groups": groups, "updates": True, "num_nodes": 2}
+        rows = StepRows(NO_KEYS.vertex_ids, Z, first=request.first, **known)  # type: ignore[arg-type]
+        with torch.no_grad():
+            self._run(number, self._nothing(number), rows, None)
+
+    def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
+        """Those of the last step."""
+        return of_layers[-1]
+
+
+def chunked(model: Network, edge_dim: int = 0) -> ChunkedModel:
+    """The layers, or steps, of a model, on edges with so many features."""
+    if isinstance(model, Stepwise):
+        return ChunkedSteps(model)
+    if isinstance(model, Stack):
+        return ChunkedModel(model, edge_dim)
+    raise InputError(
+        f"{type(model).__name__}: --memory, --spill and --chunks need a Stack or a Stepwise"
+    )
