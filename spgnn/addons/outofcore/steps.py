@@ -176,7 +176,7 @@ class ChunkedSteps(ChunkedModel):
 
     model: Stepwise  # type: ignore[assignment]  # a stack is cut into layers otherwise
     rows = StepRows
-    keeps_first = False
+    keeps_first = drops_edges = False
 
     def __init__(self, model: Stepwise) -> None:
         self.model, self.layers, self.jumps = model, model.steps, False

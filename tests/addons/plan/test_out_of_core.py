@@ -31,6 +31,7 @@ CASES += [(1, "gin", 2, {"norm": "graph", "residual": True}), (1, "sage", 3, {"j
 CASES += [(0, "sage", 3, {"aggregate": "max"}), (1, "sage", 2, {"aggregate": "max", "jk": "last"})]
 CASES += [(2, "sage", 2, {"aggregate": "max", "norm": "layer", "dropout": 0.3})]
 CASES += [(0, "gat", 3, {"heads": 5}), (1, "gatv2", 2, {"heads": 5, "dropout": 0.3})]
+CASES += [(1, "sgformer", 2, {"heads": 5, "dropout": 0.3})]
 CASES += [(4, "gat", 2, {"heads": 5, "jk": "cat"}), (2, "gatv2", 2, {"norm": "batch"})]
 
 
