@@ -148,7 +148,7 @@ DATASETS = Registry(
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
 # Slots that an add-on fills: a function for "training" fills in what a configuration leaves open,
-# one for "distribute" chooses the placement of a graph.
+# one for "distribute" chooses the placement of a graph, one for "types" that of several types.
 PLANNERS = Registry("planner")
 # For `spgnn.distribute`: (function that recognises such data, function that distributes them).
 DATA = Registry("kind of data")

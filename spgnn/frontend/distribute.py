@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_args
 
 import numpy.typing as npt
@@ -202,8 +203,11 @@ def distribute(
         kind = comm.from_rank_zero(lambda: _kind_of_folder(data))
     codecs = GraphCodecs(lossy, comm, seed)
     if kind in DATA:
-        others = {"plan": plan, "symmetrise": symmetrise or None, **apart}
-        special: DistGraph = DATA[kind][1](data, how, codecs, comm, others)
+        if memory is not None:
+            raise InputError("memory= is for graphs of one vertex type: see HeteroChunks")
+        best = None if plan is None else partial(PLANNERS["types"], config=config, halo=halo)
+        others = {"symmetrise": symmetrise or None, **apart}
+        special: DistGraph = DATA[kind][1](data, how, codecs, comm, others, best)
         if model is not None:
             special.synchronise(model)
         return special

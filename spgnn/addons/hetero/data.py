@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from spgnn.data import (
     with_edge_index,
 )
 from spgnn.errors import InputError, memory_for, unknown
+from spgnn.exchange import Algorithm
 from spgnn.files import AnyPath
 from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
@@ -241,23 +242,37 @@ def _width(x: Tensor | None) -> int:
 
 
 def distribute_types(
-    data: Any, how: Placement, codecs: GraphCodecs, comm: Communicator, others: Mapping[str, Any]
+    data: Any,
+    how: Placement,
+    codecs: GraphCodecs,
+    comm: Communicator,
+    others: Mapping[str, Any],
+    best: Callable[..., Any] | None = None,
 ) -> HeteroDistGraph:
-    """Partition rank 0's ``HeteroData`` and give every rank its part. Collective."""
+    """Partition rank 0's ``HeteroData`` and give every rank its part. Collective.
+
+    `best` of (arrays, placement, ranks) is a plan: another placement, its labels, and two records.
+    """
     comm.on_every_rank(lambda: _check(others))
 
-    def opened() -> tuple[HeteroArrays, dict[str, Int64Array], dict[str, Any] | None]:
+    def opened() -> tuple[HeteroArrays, Any, dict[str, Int64Array], Any, dict[str, Any] | None]:
         with memory_for("the HeteroData"):
             arrays = HeteroArrays.read(data, how.split)
             if not isinstance(how.partition, str):
                 how.check_ready("partition")
+            if best is not None:
+                planned, labels, report, plan = best(arrays, how, comm.size)
+                return arrays, vars(planned.algorithm), labels, report, plan
             objective = objective_for(how.algorithm.cover, how.partition, how.objective)
             labels, report = arrays.labels(how, how.algorithm.parts(comm.size), objective)
-            return arrays, {k: _dealt(one, how, comm.size) for k, one in labels.items()}, report
+            labels = {k: _dealt(one, how, comm.size) for k, one in labels.items()}
+            return arrays, vars(how.algorithm), labels, report, None
 
-    arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
+    arrays, algorithm, labels, report, plan = comm.on_rank_zero(opened) or (None,) * 5
     facts = comm.from_rank_zero(
         lambda: {
+            "algorithm": algorithm,
+            "plan": plan,
             "sizes": arrays and arrays.sizes,
             "relations": [list(relation) for relation in arrays.edges] if arrays else [],
             "absent": [absent for _, absent in arrays.notes.values()] if arrays else [],
@@ -306,7 +321,10 @@ def distribute_types(
             sent[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[by_target])
         own = dealt(sent, counts, comm)
         relations[relation] = Edges(own.pop(_ENDS).T.contiguous(), own)
-    return HeteroDistGraph(types, relations, notes, comm, how.algorithm, report, codecs)
+    chosen = Algorithm(**facts["algorithm"])
+    graph = HeteroDistGraph(types, relations, notes, comm, chosen, report, codecs)
+    graph.plan = facts["plan"]
+    return graph
 
 
 def _check(others: Mapping[str, Any]) -> None:

@@ -512,9 +512,12 @@ class HeteroDistGraph(DistributedGraph):
         Whether each relation has a plan of its own, and there is no halo.
     num_edges : int
         Of all relations in the whole graph.
+    plan : dict or None
+        With ``plan="auto"``: the cover and the partition, bytes of an epoch, and those of others.
     """
 
     version = 0  # it cannot be updated
+    plan: dict[str, Any] | None = None
     relation_class = Relation  # of its relations without a plan of their own
     only: str | None = None  # the one type whose rows are read, of a chunk
     _title = "the whole HeteroData has"

@@ -17,3 +17,4 @@ COMMANDS.add(
 PROGRAMS.add("spgnn plan", "spgnn.addons.plan.cli:PlanConfig")
 PLANNERS.add("training", "spgnn.addons.plan.planned:fill_in")
 PLANNERS.add("distribute", "spgnn.addons.plan.planned:planned_placement")
+PLANNERS.add("types", "spgnn.addons.plan.types:plan_types")

@@ -28,6 +28,7 @@ from torch_geometric.nn import (
 
 import spgnn
 from spgnn import InputError
+from spgnn.addons.hetero import RGCN
 from spgnn.testing import run_ranks
 from tests.addons.hetero.schemas import SCHEMAS, hetero
 
@@ -410,7 +411,8 @@ BAD_DATA: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (changed, {"partition": "gbv"}, "partition gbv: choose one of"),
     (changed, {"partition": {"paper": [0] * 60}}, "give a dictionary of labels, paper, author"),
     (changed, {"algo": "1.5d", "c": 3}, "must divide the number of ranks"),
-    (changed, {"plan": "auto"}, "plan= is for graphs of one vertex type"),
+    (changed, {"plan": "auto", "memory": "1GiB"}, "memory= is for graphs of one vertex type"),
+    (changed, {"plan": "auto", "partition": {"paper": [0]}}, "makes partitions by itself"),
     (changed, {"symmetrise": True}, "symmetrise= is for graphs of one vertex type"),
 ]
 
@@ -740,3 +742,39 @@ def check_types_of_one_rank(rank: int) -> None:
 
 def test_types_that_one_rank_refuses_all_do():
     run_ranks(check_types_of_one_rank, 2)
+
+
+def planned(rank: int, halo: bool) -> tuple[dict[str, Any], int, int, float]:
+    """A plan of two layers of 8 columns, and what an epoch of these sends. Collective."""
+    data = hetero("papers")
+    graph = spgnn.distribute(data, plan="auto", halo=halo, hidden_channels=8, num_layers=2)
+    model = RGCN(graph, 8, 2, 4)
+    moved = []
+    for _ in range(2):
+        result: list[torch.Tensor] = []
+
+        def epoch(result: list[torch.Tensor] = result) -> None:
+            x = {name: rows.float() for name, rows in graph.x_dict.items()}
+            result.append(graph["paper"].sum(model(x, graph).square().sum(1)))
+            result[0].backward()
+
+        moved.append(moved_by(graph, epoch))
+    return graph.plan, moved[1], int(graph.covered), float(result[0].detach())
+
+
+def test_plans_of_several_types_are_exact():
+    best, losses = [], []
+    for halo in (True, False):
+        ranks = run_ranks(planned, 3, halo)
+        plan = ranks[0][0]
+        sent = [moved for _, moved, *_ in ranks]
+        assert (sum(sent), max(sent)) == (plan["bytes"], plan["max_send_bytes"])
+        assert {one["cover"] for one in plan["tried"]} >= {plan["cover"]}
+        assert ranks[0][2] == (plan["cover"] != "column")
+        assert all(one[0] == plan for one in ranks)
+        best.append(max(plan["max_send_bytes"], plan["max_recv_bytes"]))
+        for one in plan["tried"]:
+            assert best[-1] <= max(one["max_send_bytes"], one["max_recv_bytes"])
+        losses.append(ranks[0][3])
+    assert best[1] <= best[0]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
