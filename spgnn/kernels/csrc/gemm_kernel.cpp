@@ -24,8 +24,8 @@ struct ColumnPanel {
 // each row and kLineFloats columns of x, into the second cache; so is what the next tile writes.
 // Not inlined: strides of all rows stay in registers (with AVX2, twice as fast).
 template <int kRows, int kVectors, bool kPasses>
-[[gnu::noinline]] void product_tile(const GemmProduct& a, i64 row, const float* w, const ColumnPanel& panel,
-                         const float* const (&next)[2]) {
+[[gnu::noinline]] void product_tile(const GemmProduct& a, i64 row, const float* w,
+                                    const ColumnPanel& panel, const float* const (&next)[2]) {
   FloatVector sums[kRows][kVectors] = {};
   if (kRows == kTileRows) {
     for (int v = 0; v < kVectors; ++v) {
@@ -136,7 +136,8 @@ struct GradientColumns {
 
 // Adds g x of some rows to a tile of kRows numbers of g and kVectors vectors of x.
 template <int kRows, int kVectors, bool kWhole>
-[[gnu::noinline]] void gradient_tile(const float* g, const GradientColumns& a, float* sums, i64 sums_stride) {
+[[gnu::noinline]] void gradient_tile(const float* g, const GradientColumns& a, float* sums,
+                                     i64 sums_stride) {
   FloatVector tile[kRows][kVectors];
   for (int c = 0; c < kRows; ++c) {
     for (int v = 0; v < kVectors; ++v) {
