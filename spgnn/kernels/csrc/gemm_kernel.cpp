@@ -9,7 +9,7 @@ inline constexpr int kLanes = kVectorBytes / 4;
 inline constexpr int kTileVectors = kGemmVectors;
 // There are 32 vector registers where they have 16 lanes, and 16 elsewhere.
 inline constexpr int kTileRows = kLanes == 16 ? 12 : 6;
-inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 12;
+inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 8;
 inline constexpr i64 kLineFloats = 16;
 
 // Of some vectors of columns: where they go, what passes of them, and their sums.
