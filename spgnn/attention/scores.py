@@ -18,6 +18,7 @@ from spgnn.kernels.attention import (
     attend_backward,
     head_products,
 )
+from spgnn.kernels.gemm import times_transposed, transposed_times
 from spgnn.pattern import Pattern
 
 
@@ -96,9 +97,9 @@ class Scores(NamedTuple):
             dZ.addmm_(ds, W.T)
         else:
             dZ = torch.addmm(dZ.to(ds.dtype), ds, W.T).to(dZ.dtype)
-        # Zᵀ·ds has the gradient of every head's vector in its own rows and column.
-        by_head = torch.mm(Z.to(ds.dtype).T, ds).view(*self.a.shape, -1)
-        return Gradients(dZ, None, by_head.diagonal(dim1=0, dim2=2).T.contiguous(), dt)
+        # dsᵀ·Z has the gradient of every head's vector in its own row and columns.
+        by_head = transposed_times(ds, Z.to(ds.dtype)).view(-1, *self.a.shape)
+        return Gradients(dZ, None, by_head.diagonal().T.contiguous(), dt)
 
     def dst_gradient(self, saved: tuple[Tensor, Tensor, Tensor], whole: Whole) -> Tensor | None:
         """``(1 − slope) Σ_j α_ij (<g_i, z_j> − D_i)`` over edges with positive scores.
@@ -125,7 +126,7 @@ def head_scores(Z: Tensor, a: Tensor) -> Tensor:
     """<z, a>, head by head: [rows, heads], in the dtype of a; differentiable."""
     # Scores are sums of many terms under an exponential.
     with in_own_dtype(Z.device.type):
-        return torch.mm(Z.to(a.dtype), head_matrix(a))
+        return times_transposed(Z.to(a.dtype), head_matrix(a).T)
 
 
 def head_matrix(a: Tensor) -> Tensor:
