@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn
 
@@ -79,9 +80,9 @@ class TypedModel(Network, GraphModule):
             self.convs = nn.ModuleList(self.init_conv() for _ in range(num_layers))
             self.lin = Linear(width, out_channels)
 
+    @abstractmethod
     def init_conv(self) -> nn.Module:
         """A layer of all relations."""
-        raise NotImplementedError
 
     def forward(
         self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph, keys: DropoutKeys | None = None

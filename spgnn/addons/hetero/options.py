@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from spgnn.addons.outofcore import Storage
 from spgnn.config import Extension, TrainConfig
 from spgnn.options import rare
 
@@ -43,11 +44,13 @@ class Types(Extension):
             yield f"{named} learns labels of vertices on the whole graph: no links"
         if config.training.dtype == "bfloat16":
             yield f"{named} needs --dtype float32 or float64"
-        others = [one for one in config.extensions if one is not self and one.opener(config)]
-        if others or config.changes_features:
-            option = config.changes_features or others[0].changed[0][0].written
-            yield f"{named} works in memory, on features as they are: no {option}"
-        known = {*_OF_MODELS, *_OF_DATA, *model.registered.takes()}
+        storage = config.extension(Storage)
+        if config.changes_features:
+            yield f"{named} takes features as they are: no {config.changes_features}"
+        for option, value in storage.changed:
+            if option.name not in ("spill", "memory") or storage.spill is None:
+                yield f"{named} knows --spill, alone or with --memory: no {option.written} {value}"
+        allowed = {*_OF_MODELS, *_OF_DATA, *model.registered.takes()}
         for changed, value in (*model.changed, *config.data.changed):
-            if changed.name not in known:
+            if changed.name not in allowed:
                 yield f"{named} knows no {changed.written} {value}"

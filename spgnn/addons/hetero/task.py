@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
+from spgnn.addons.hetero.chunks import HeteroChunks
 from spgnn.addons.hetero.data import distribute_types
 from spgnn.addons.hetero.graph import HeteroDistGraph, VertexType
 from spgnn.addons.hetero.models import TypedModel
 from spgnn.addons.hetero.options import Types
 from spgnn.addons.io import typed_place
+from spgnn.addons.outofcore import Storage
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import label_columns
 from spgnn.errors import InputError
 from spgnn.frontend import Placement
 from spgnn.graph import GraphCodecs
-from spgnn.nn import weights_of
+from spgnn.nn import DropoutKeys, weights_of
 from spgnn.progress import working
 from spgnn.train import GivenModel, Predictions, decaying_first
 
@@ -54,7 +58,12 @@ class TypedTask(GivenModel):
             seed=training.seed,
             **how.options,
         ).to(graph.device, weights_of(training.dtype))
+        storage, self._chunks = config.extension(Storage), None
+        if storage.spill is not None:
+            memory = storage.memory or None
+            self._chunks = HeteroChunks(graph, spill=storage.spill, memory=memory)
         self.graph, self.comm, self.model, self.vertices = graph, comm, model, vertices
+        self._forward, self._seed, self._epoch = None, training.seed, -1
         if learns:
             super().__init__(
                 model,
@@ -67,9 +76,20 @@ class TypedTask(GivenModel):
                 weight_decay=training.weight_decay,
             )
 
+    def _call(self) -> Tensor:
+        if self._chunks is None:
+            return super()._call()
+        keys = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
+        return self._chunks(self.model, keys=keys if self.model.training else None)
+
+    def close(self) -> None:
+        """Remove what lies on the disk."""
+        if self._chunks is not None:
+            self._chunks.close()
+
     def results(self) -> Predictions:
         """The outputs of all own vertices of the type. Collective."""
-        rows = self.model(*self.graph.model_inputs(True))
+        rows = self._call()
         return Predictions(self.vertices.vertex_ids, {"rows": rows}, columns=self.names)
 
     def parameter_groups(self) -> list[dict[str, Any]]:

@@ -40,22 +40,23 @@ def on_ranks(rank: int, folder: str) -> dict[str, list[dict[str, Any]]]:
         train(TrainConfig.of(**saved, epochs=2), comm)
         whole = train(TrainConfig.of(**saved, epochs=4, resume=True), comm)
         result[f"{name} resumed"] = whole["history"]
-        words = InferConfig.of(
-            **{**how, "dropout": 0.0}, weights=saved["checkpoint"], output=f"{out}.infer.parquet"
-        )
-        infer_to_file(words, comm)
+        spilled = {**how, "spill": f"{folder}/scratch", "memory": "4GB"}
+        result[f"{name} spilled"] = train(TrainConfig.of(**spilled, epochs=4), comm)["history"]
+        weights = {"weights": saved["checkpoint"], "output": f"{out}.infer.parquet"}
+        infer_to_file(InferConfig.of(**(how if comm.size == 1 else spilled), **weights), comm)
     return result
 
 
 def test_each_model_learns_the_same_on_any_number_of_ranks(tmp_path):
-    """Losses with dropout; a resumed run's; scores by the file's ids, as inference has them."""
+    """Losses with dropout, of a resumed run and from a disk; scores by the file's ids."""
     tables(tmp_path / "tables")
     change("edges/paper__cites__paper", weight=None)(tmp_path / "tables")
     one, three = (run_ranks(on_ranks, P, str(tmp_path))[0] for P in (1, 3))
     for name in MODELS:
         losses = [record["loss"] for record in one[name]]
         assert losses[-1] < losses[0]
-        for other in (three[name], one[f"{name} resumed"], three[f"{name} resumed"]):
+        ways = (three, ""), (one, " resumed"), (three, " resumed"), (one, " spilled")
+        for other in (way[name + suffix] for way, suffix in (*ways, (three, " spilled"))):
             assert [record["loss"] for record in other] == pytest.approx(losses, rel=1e-10)
             assert other[-1]["val_loss"] == pytest.approx(one[name][-1]["val_loss"], rel=1e-10)
         columns = [pq.read_table(tmp_path / f"{name}-{P}.parquet") for P in (1, 3)]
@@ -94,11 +95,17 @@ def test_what_several_types_do_not_know_is_refused_on_every_rank(tmp_path):
         "sbm: --model hgt needs a directory of nodes/TYPE": {"model": "hgt", "dataset": "sbm"},
         "--model rgcn knows no --heads 2": {"model": "rgcn", "heads": 2},
         "--model hgt knows no --norm batch": {"model": "hgt", "norm": "batch"},
-        "--model hgt works in memory, on features as they are: no --chunks": {
+        "--model hgt knows --spill, alone or with --memory: no --chunks 2": {
             "model": "hgt",
             "chunks": 2,
         },
         "--model rgat knows no --order": {"model": "rgat", "recompute_halo": True},
+        "MiB are needed, for one vertex": {
+            "model": "hgt",
+            "target": "paper",
+            "spill": str(tmp_path),
+            "memory": "2MiB",
+        },
         "--model rgcn learns labels": {"model": "rgcn", "task": "links"},
     }
     for lines in run_ranks(refusals, 2, str(tmp_path), [*cases.values()]):
