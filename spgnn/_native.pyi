@@ -467,7 +467,7 @@ def gvb_replay(
 
 _Index = _Int32 | _Int64
 _Hop = tuple[_Int64, _Int32, _Int64 | None, _Float32 | None, int]
-_Sample = tuple[_Int64, list[_Hop], _Int64 | None]
+_Sample = tuple[list[_Int64], list[_Hop], list[_Int64]]  # nodes and roots of each type
 
 class _Graph:
     def __init__(
@@ -556,6 +556,32 @@ class _Graph:
 
 class Graph32(_Graph): ...
 class Graph64(_Graph): ...
+
+class _Relations:
+    def __init__(
+        self,
+        graphs: list[_Graph],
+        sources: list[int],
+        targets: list[int],
+        strategies: list[int],
+        sizes: list[int],
+    ) -> None: ...
+    def neighbors(
+        self,
+        seeds: list[list[_Int64]],
+        limits: list[_Int64],
+        fanouts: _Int64,
+        draws: _UInt64,
+        replace: bool,
+        disjoint: bool,
+        directed: bool,
+        resample: bool,
+        edge_ids: bool,
+        threads: int,
+    ) -> list[_Sample]: ...
+
+class Relations32(_Relations): ...
+class Relations64(_Relations): ...
 
 def row_order(
     indptr: _Int64, indices: _Index, ids: _Int64 | None, times: _Int64 | None, threads: int

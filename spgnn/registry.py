@@ -118,7 +118,8 @@ DOWNLOADS = Registry("data set to download")  # functions of (name, folder, prog
 READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix
 WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.TableWriter`
 # Slots that add-ons fill: "through disk" opens a graph that is larger than memory, "several types"
-# a directory of tables, if it is one: its `adjacency`, `columns` of vertices, `described` tables.
+# a directory of tables, if it is one: its `adjacency`, `columns` of vertices, `described` tables;
+# "typed batches" is what batches of several types are drawn from (`spgnn.addons.hetero.batches`).
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 # For tensors of a device, "cuda": a function that returns a module of what `kernels.torch_kernels`

@@ -25,12 +25,12 @@ from spgnn.addons.batches.sampled_graph import (
     tensor_of,
 )
 from spgnn.addons.batches.samplers import TEMPORAL_STRATEGIES, NeighborSampler
-from spgnn.addons.batches.sampling import Draw, Sample, SampleCounts
+from spgnn.addons.batches.sampling import Draw, Sample, SampleCounts, TypedSample
 from spgnn.data import RankShare
 from spgnn.errors import InputError, check_choice
 from spgnn.graph import DistGraph
 from spgnn.pattern import described
-from spgnn.registry import MODES, SAMPLERS
+from spgnn.registry import MODES, OPENERS, SAMPLERS
 from spgnn.torch_internals import on_cpu
 
 # Options of PyG's loader: those that change no batch, and the one value of others.
@@ -57,13 +57,14 @@ class NeighborLoader:
     ----------
     data
         A PyG ``Data``, a `spgnn.data.Graph`, a `DistGraph`, a SciPy matrix or a pair of one and
-        features, or the name or path of a data set. Of a `DistGraph` on several ranks all calls
-        are collective.
+        features, or the name or path of a data set; a ``HeteroData`` or `HeteroDistGraph`, whose
+        batches are ``HeteroData``. Of a graph on several ranks all calls are collective.
     num_neighbors : sequence of int
-        How many neighbours of each vertex, the seeds' hop first; −1: all.
+        How many neighbours of each vertex, the seeds' hop first; −1: all. Of several vertex types
+        by each relation, or a dictionary of such lists.
     input_nodes : Tensor of integers or bool [n], the name of a mask, or None
         Vertices that seeds are taken of; by default all. Disjoint ones may repeat. On several
-        ranks a mask of own rows.
+        ranks a mask of own rows. Of several vertex types ``(type, these)``, or the type alone.
     drop_last : bool
         Leave out a last step that is not full.
     replace : bool
@@ -129,6 +130,10 @@ class NeighborLoader:
                 raise InputError(f"NeighborLoader has no option {name}")
             elif value != _PYG[name]:
                 raise InputError(f"NeighborLoader: {name}={value!r} is not supported")
+        several: Any = None
+        if hasattr(data, "node_types"):
+            several = OPENERS.need("typed batches", "NeighborLoader", "hetero")
+            num_neighbors, input_nodes = several.arguments(data, num_neighbors, input_nodes)
         self.options = how = BatchOptions(
             num_neighbors=num_neighbors,
             input_nodes=input_nodes,
@@ -164,15 +169,18 @@ class NeighborLoader:
             "weight_attr": weight_attr,
             "time_attr": time_attr,
         }
-        if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
-            self.strategy = _strategy(data, how, rare)
+        comm = how.comm if isinstance(data, RankShare) else getattr(data, "comm", None)
+        if isinstance(data, RankShare) or (comm is not None and comm.size > 1):
+            self.strategy = _strategy(data, comm, how, rare, several)
             self.counts, self.sampled = self.strategy.counts, self.strategy.sampled
             return
         self.counts, self.sampled = Counts(), SampleCounts()
-        self.graph: SampledGraph = sampled_graph_of(data, how.store, how.data_dir, how.structure)
+        opened: Any = several(data, how, self.counts) if several else None
+        opened = opened or sampled_graph_of(data, how.store, how.data_dir, how.structure)
+        self.graph = opened
         repeated = disjoint or time_attr is not None  # a vertex may have several trees
         self.input_nodes, self._input_id = input_nodes_of(
-            self.graph, input_nodes, repeated=repeated
+            self.graph, input_nodes[1] if several else input_nodes, repeated=repeated
         )
         inputs, self.seed_clusters, self._times = len(self.input_nodes), how.seed_clusters, None
         if how.seed_clusters is not None:
@@ -183,6 +191,10 @@ class NeighborLoader:
             times = _of_inputs("input_time", input_time, inputs)
             self._times = times.to(torch.int64, copy=True)
         self.sampler: Any = how.sampler
+        if several:
+            rare["last"] = temporal_strategy == "last"
+            self.sampler = self.graph.sampler(how, seeds_have_times=input_time is not None, **rare)
+            return
         if isinstance(how.sampler, str):
             rare |= {"seeds_have_times": input_time is not None}
             self.sampler = _sampler(self.graph, how, temporal_strategy, **rare)
@@ -281,7 +293,8 @@ class NeighborLoader:
 
     def _input_ids(self) -> Tensor:
         """Original ids of the input nodes: the order of an epoch is a function of them."""
-        return self.graph.ids_of(self.input_nodes)
+        ids: Tensor = self.graph.ids_of(self.input_nodes)
+        return ids
 
     def _inputs(
         self, order: Tensor, number: int, draw: Draw
@@ -319,7 +332,10 @@ class NeighborLoader:
         with closing(features_of(self.graph.x, _nodes_of(samples), self.counts)) as rows:
             for sample, x in zip(samples, rows, strict=True):
                 input_id = sample.inputs if ids is None else ids[sample.inputs]
-                batch = Batch(self.graph, sample, x, input_id, of_graph=of_graph).prepare()
+                if isinstance(sample, TypedSample):
+                    batch = self.graph.batch(sample, input_id)
+                else:
+                    batch = Batch(self.graph, sample, x, input_id, of_graph=of_graph).prepare()
                 yield batch if self.transform is None else self.transform(batch)
 
 
@@ -334,7 +350,9 @@ def _in_turn(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def _strategy(data: Any, how: BatchOptions, rare: dict[str, Any]) -> Strategy:
+def _strategy(
+    data: Any, comm: Any, how: BatchOptions, rare: dict[str, Any], several: Any
+) -> Strategy:
     """The batches of a rank of several. Collective."""
     others = {
         **rare,
@@ -348,10 +366,10 @@ def _strategy(data: Any, how: BatchOptions, rare: dict[str, Any]) -> Strategy:
     for name, value in others.items():
         if value:
             raise InputError(f"{name} is not for a graph on several ranks")
-    share, comm, mode = data, how.comm, how.mode
-    if isinstance(data, DistGraph):
-        comm, share = data.comm, data.share
-    assert comm is not None
+    share, mode = data.share if isinstance(data, DistGraph) else data, how.mode
+    if several:
+        result: Strategy = several.strategy(data, how)
+        return result
     if isinstance(mode, str):
         kind = MODES[mode]
         try:

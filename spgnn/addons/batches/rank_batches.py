@@ -171,6 +171,27 @@ class RankBatches(Strategy):
         return batch
 
 
+def step_inputs(
+    rows: Tensor, ids: Tensor, options: BatchOptions, steps: int, shared: Communicator | None
+) -> Callable[[int], list[Inputs | None]]:
+    """Seeds of each step of an epoch, of vertices that are all ranks' (`shared`) or own ones."""
+    size = options.batch_size
+
+    def inputs(epoch: int) -> list[Inputs | None]:
+        order = torch.arange(len(rows))
+        if options.shuffle:
+            order = seed_order(ids, options.seed, epoch)
+        parts = []
+        for step in range(steps):
+            number = step if shared is None else step * shared.size + shared.rank
+            mine = order[number * size : (number + 1) * size]
+            full = len(mine) == size or not options.drop_last
+            parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
+        return parts
+
+    return inputs
+
+
 class Exact(Mode):
     """The batches of one process."""
 
@@ -192,18 +213,7 @@ class Exact(Mode):
             rows, ids = ranks.inputs(own)
             steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
 
-        def inputs(epoch: int) -> list[Inputs | None]:
-            order = torch.arange(len(rows))
-            if options.shuffle:
-                order = seed_order(ids, options.seed, epoch)
-            parts = []
-            for step in range(steps):
-                number = step if self.own_seeds else step * comm.size + comm.rank
-                mine = order[number * size : (number + 1) * size]
-                full = len(mine) == size or not options.drop_last
-                parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
-            return parts
-
+        inputs = step_inputs(rows, ids, options, steps, None if self.own_seeds else comm)
         return RankBatches(ranks, sampler, steps, inputs, options, is_whole=not self.own_seeds)
 
 

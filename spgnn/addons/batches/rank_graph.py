@@ -93,7 +93,7 @@ class Metadata:
     """
 
     def __init__(self, columns: dict[str, Tensor]) -> None:
-        self._columns = columns
+        self.columns = columns
 
     @classmethod
     def of_share(cls, share: RankShare, rank: int, *, loops: bool) -> Metadata:
@@ -116,33 +116,33 @@ class Metadata:
     @property
     def ids(self) -> Tensor:
         """Original ids, int64 [rows]."""
-        return self._columns["ids"].long()
+        return self.columns["ids"].long()
 
     @property
     def y(self) -> Tensor | None:
         """Labels, as the graph has them."""
-        y = self._columns.get("y")
+        y = self.columns.get("y")
         return y.long() if y is not None and y.dtype == _NARROW else y
 
     @property
     def degrees(self) -> Degrees:
         """In the whole graph."""
-        edges = self._columns["edges"].long()
-        return Degrees(edges, self._columns.get("weight", edges.float()), self._columns.get("bare"))
+        edges = self.columns["edges"].long()
+        return Degrees(edges, self.columns.get("weight", edges.float()), self.columns.get("bare"))
 
     def of(self, rows: Any) -> Metadata:
         """The same of some rows: a tensor of numbers, or a slice."""
-        return Metadata({name: array[rows] for name, array in self._columns.items()})
+        return Metadata({name: array[rows] for name, array in self.columns.items()})
 
     def packed(self) -> Tensor:
         """One row of bytes each, uint8 [rows, width]."""
-        return torch.cat([rows_as_bytes(array) for array in self._columns.values()], 1)
+        return torch.cat([rows_as_bytes(array) for array in self.columns.values()], 1)
 
     def unpacked(self, rows: Tensor) -> Metadata:
         """The reverse, of any rows with the same columns."""
-        widths = [rows_as_bytes(array[:0]).shape[1] for array in self._columns.values()]
+        widths = [rows_as_bytes(array[:0]).shape[1] for array in self.columns.values()]
         columns = {}
-        for (name, like), part in zip(self._columns.items(), rows.split(widths, 1), strict=True):
+        for (name, like), part in zip(self.columns.items(), rows.split(widths, 1), strict=True):
             columns[name] = as_dtype(part, like.dtype).view(len(rows), *like.shape[1:])
         return Metadata(columns)
 
@@ -222,14 +222,19 @@ class RankGraph:
     def inputs(self, own: Tensor) -> tuple[Tensor, Tensor]:
         """Rows and original ids of the input nodes of all ranks, by original id. Collective."""
         rows = own.nonzero()[:, 0]
-        mine = torch.stack((rows + self.boundary.first, self.metadata.ids[rows]), 1)
-        sizes = torch.zeros(self.comm.size, dtype=torch.int64)
-        sizes[self.comm.rank] = len(mine)
-        self.comm.all_reduce(sizes).wait()
-        everyone = mine.new_empty(int(sizes.sum()), 2)
-        self.comm.all_gather(mine, everyone, sizes.tolist())
-        everyone = everyone[everyone[:, 1].argsort()]
-        return everyone[:, 0].contiguous(), everyone[:, 1].contiguous()
+        return of_all_ranks(rows + self.boundary.first, self.metadata.ids[rows], self.comm)
+
+
+def of_all_ranks(rows: Tensor, ids: Tensor, comm: Communicator) -> tuple[Tensor, Tensor]:
+    """Rows and original ids of some vertices of each rank, by original id. Collective."""
+    mine = torch.stack((rows, ids), 1)
+    sizes = torch.zeros(comm.size, dtype=torch.int64)
+    sizes[comm.rank] = len(mine)
+    comm.all_reduce(sizes).wait()
+    everyone = mine.new_empty(int(sizes.sum()), 2)
+    comm.all_gather(mine, everyone, sizes.tolist())
+    everyone = everyone[everyone[:, 1].argsort()]
+    return everyone[:, 0].contiguous(), everyone[:, 1].contiguous()
 
 
 def mask_of(share: RankShare, input_nodes: Any, comm: Communicator) -> Tensor:

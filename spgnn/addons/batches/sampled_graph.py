@@ -349,7 +349,7 @@ def _features(x: Tensor | FeatureStore, vertices: dict[str, Tensor]) -> FeatureS
 
 
 def input_nodes_of(
-    graph: SampledGraph, input_nodes: Any, *, repeated: bool = False
+    graph: Any, input_nodes: Any, *, repeated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The vertices that seeds are taken of, int64 [inputs], and their ``batch.input_id``."""
     nodes, n = input_nodes, graph.rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -16,9 +17,11 @@ from spgnn.addons.batches.sampling import (
     UNIFORM,
     WEIGHTED,
     Draw,
+    EdgeType,
     Float64Array,
     Hop,
     Sample,
+    TypedSample,
     as_int64,
     as_weights,
     draw_keys,
@@ -32,6 +35,7 @@ from spgnn.sparse import CSR
 
 Needs = Literal["graph", "rows", "whole rows"]
 TEMPORAL_STRATEGIES = ("uniform", "last")
+_NONE: Int64Array = np.empty(0, np.int64)
 
 
 class GraphSampler:
@@ -239,9 +243,11 @@ class NeighborSampler(GraphSampler):
         return self._samples(batches, self._graph.neighbors, *seeds_of, *what, *how)
 
     def sample_hop(
-        self, targets: Tensor, hop: int, draw: Draw
+        self, targets: Tensor, hop: int, draw: Draw, *, relation: int = 0, relations: int = 1
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """One hop alone (0 is the seeds'), for some rows of the pattern, which may repeat.
+
+        Of several relations, each draws for itself.
 
         Returns indptr int64 [targets + 1]; columns, edge_ids and weights (float32) [edges].
         """
@@ -249,7 +255,7 @@ class NeighborSampler(GraphSampler):
         rows = as_int64("targets", targets)
         if self.disjoint:
             raise InputError("disjoint trees are not sampled hop by hop")
-        number = hop if self._resample else 0
+        number = (hop if self._resample else 0) * relations + relation
         what = int(self.num_neighbors[hop]), number, draw_keys([draw])
         how: Any = self._strategy, self._replace, self._edge_ids, self.threads
         try:
@@ -273,6 +279,83 @@ class NeighborSampler(GraphSampler):
             raise InputError(f"seeds must be in [0, {len(self._node_times)})")
         limits: Int64Array = self._node_times.numpy()[seeds]
         return limits
+
+
+class RelationSampler:
+    """So many neighbours by each relation, in a graph of several vertex types.
+
+    Parameters
+    ----------
+    relations : dict of NeighborSampler
+        Rows of a target type, with columns of a source type; indices of one dtype.
+    sizes : dict of int
+        Vertices of each type.
+    counts : list of list of int
+        Neighbours of each hop and relation.
+    aim : str
+        The type of seeds.
+    node_times : dict of Tensor int64 [vertices]
+        Times of types that have any.
+    replace, disjoint, directed, resample, threads
+        As of `NeighborSampler`.
+    """
+
+    def __init__(
+        self,
+        relations: Mapping[EdgeType, NeighborSampler],
+        sizes: Mapping[str, int],
+        counts: Sequence[Sequence[int]],
+        *,
+        aim: str,
+        node_times: Mapping[str, Tensor] = MappingProxyType({}),
+        replace: bool = False,
+        disjoint: bool = False,
+        directed: bool = True,
+        resample: bool = True,
+        threads: int | None = None,
+    ) -> None:
+        self._names, self._types, self._aim = list(relations), list(sizes), aim
+        self._times = node_times.get(aim)
+        numbers = [count for hop in counts for count in hop]
+        self._counts, self._hops = hop_counts("num_neighbors", numbers), len(counts)
+        parts = list(relations.values())
+        self._temporal = any(part._temporal for part in parts)
+        self.disjoint = disjoint or self._temporal
+        wide = any(isinstance(part._graph, _native.Graph64) for part in parts)
+        self._graph = (_native.Relations64 if wide else _native.Relations32)(
+            [part._graph for part in parts],
+            [self._types.index(source) for source, _, _ in relations],
+            [self._types.index(target) for _, _, target in relations],
+            [part._strategy for part in parts],
+            list(sizes.values()),
+        )
+        self._how = replace, self.disjoint, directed, resample, True, thread_count(threads)
+
+    def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> TypedSample:
+        """The neighbourhood of some vertices, int64 [seeds], as `NeighborSampler.sample`."""
+        batches = {**dict.fromkeys(self._types, _NONE), self._aim: as_int64("seeds", seeds)}
+        limits = []
+        if self._temporal:
+            times = self._times[seeds] if times is None and self._times is not None else times
+            if times is None:
+                raise InputError(f"times of the seeds must be given: {self._aim!r} has none")
+            limits = [as_int64("times", times, len(seeds))]
+        try:
+            ((nodes, hops, roots),) = self._graph.neighbors(
+                [list(batches.values())], limits, self._counts, draw_keys([draw]), *self._how
+            )
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
+        each, width = to_hops(hops), len(self._names)
+        return TypedSample(
+            dict(zip(self._types, map(torch.from_numpy, nodes), strict=True)),
+            len(seeds),
+            [
+                dict(zip(self._names, each[hop * width :], strict=False))
+                for hop in range(self._hops)
+            ],
+            dict(zip(self._types, map(torch.from_numpy, roots), strict=True)) if roots else None,
+        )
 
 
 class LaborSampler(GraphSampler):
@@ -371,19 +454,24 @@ def _seed_lists(batches: Sequence[Tensor], draws: Sequence[Draw]) -> list[Int64A
 
 def _to_samples(raw: Any, seeds: Sequence[Int64Array] | None = None) -> list[Sample]:
     """Samples of the compiled module as tensors; without seeds, all nodes of a sample are seeds."""
+    return [
+        Sample(
+            torch.from_numpy(nodes),
+            len(nodes if seeds is None else seeds[i]),
+            to_hops(hops),
+            torch.from_numpy(roots[0]) if roots else None,
+        )
+        for i, ((nodes,), hops, roots) in enumerate(raw)
+    ]
+
+
+def to_hops(raw: Any) -> list[Hop]:
+    """Hops of the compiled module as tensors."""
 
     def tensor(array: npt.NDArray[Any] | None) -> Any:
         return None if array is None else torch.from_numpy(array)
 
     return [
-        Sample(
-            tensor(nodes),
-            len(nodes if seeds is None else seeds[i]),
-            [
-                Hop(tensor(indptr), tensor(indices), tensor(edge_ids), tensor(weights), sources)
-                for indptr, indices, edge_ids, weights, sources in hops
-            ],
-            tensor(roots),
-        )
-        for i, (nodes, hops, roots) in enumerate(raw)
+        Hop(tensor(indptr), tensor(indices), tensor(edge_ids), tensor(weights), sources)
+        for indptr, indices, edge_ids, weights, sources in raw
     ]

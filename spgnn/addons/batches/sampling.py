@@ -19,6 +19,7 @@ from spgnn.pattern import Pattern, described, numpy_index_dtype
 from spgnn.sparse import CSR
 
 Float64Array = npt.NDArray[np.float64]
+EdgeType = tuple[str, str, str]
 UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
 MOST_EDGES = 2**31 - 1  # of a sample
 _DIGITS = 3  # parts of a number in sums that do not depend on the order
@@ -85,6 +86,35 @@ class Sample:
     draw: Draw = Draw(0)
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def vertices(self) -> int:
+        """Number of nodes."""
+        return len(self.nodes)
+
+    @property
+    def edges(self) -> int:
+        """Edges of all hops together."""
+        return sum(hop.edges for hop in self.hops)
+
+
+@dataclass(frozen=True, eq=False)
+class TypedSample(Sample):
+    """The neighbourhood of some seeds in a graph of several vertex types, by type and relation."""
+
+    nodes: dict[str, Tensor]  # type: ignore[assignment]
+    hops: list[dict[EdgeType, Hop]]  # type: ignore[assignment]
+    batch: dict[str, Tensor] | None = None  # type: ignore[assignment]
+
+    @property
+    def vertices(self) -> int:
+        """Number of nodes of all types."""
+        return sum(map(len, self.nodes.values()))
+
+    @property
+    def edges(self) -> int:
+        """Edges of all hops and relations together."""
+        return sum(hop.edges for hops in self.hops for hop in hops.values())
+
 
 class Sampler(Protocol):
     """Makes a sample from seeds, without communication; threads may call it at the same time."""
@@ -105,8 +135,8 @@ class SampleCounts:
         """Count some more; from any thread."""
         with self._lock:
             self.batches += len(samples)
-            self.vertices += sum(len(sample.nodes) for sample in samples)
-            self.edges += sum(hop.edges for sample in samples for hop in sample.hops)
+            self.vertices += sum(sample.vertices for sample in samples)
+            self.edges += sum(sample.edges for sample in samples)
             self.seconds += seconds
 
     @property
@@ -189,21 +219,24 @@ def relabel(targets: Tensor, indptr: Tensor, columns: Tensor) -> tuple[Tensor, T
 
     Targets, int64, are each different, and numbered as the columns [edges] are; places are int32.
     """
-    listed = as_int64("targets", targets)
-    rows, entries = len(listed), len(columns)
+    rows, entries = len(targets), len(columns)
     if indptr.shape != (rows + 1,) or int(indptr[-1]) != entries:
         raise InputError(f"indptr must be int64 [{rows + 1}] and end at {entries}")
+    return numbered(targets, columns)
+
+
+def numbered(nodes: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """As `relabel`, of columns of any rows."""
     try:
-        nodes, indices = _native.relabel(listed, columns.contiguous().numpy())
+        longer, indices = _native.relabel(as_int64("targets", nodes), columns.contiguous().numpy())
     except ValueError as error:
         raise InputError(f"targets: {error}") from None
-    return torch.from_numpy(nodes), torch.from_numpy(indices)
+    return torch.from_numpy(longer), torch.from_numpy(indices)
 
 
 def distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Each of some numbers once, int64 in the order found, and the place of each in there."""
-    none = torch.zeros(0, dtype=torch.int64)
-    return relabel(none, torch.tensor([len(numbers)]), numbers)
+    return numbered(torch.zeros(0, dtype=torch.int64), numbers)
 
 
 def union_of(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:

@@ -12,5 +12,6 @@ for _model in ("RGCN", "RGAT", "HGT"):
     MODELS.add(_model.lower(), f"spgnn.addons.hetero.models:{_model}")
 SECTIONS.add("TrainConfig.types", "spgnn.addons.hetero.options:Types")
 OPENERS.add("several types", "spgnn.addons.hetero.data:open_types")
+OPENERS.add("typed batches", "spgnn.addons.hetero.batches:TypedGraph")
 DATA.add("HeteroData", "spgnn.addons.hetero.data:HETERO_DATA")
 LAYERS.add("RGCNConv", "spgnn.addons.hetero.relational:RGCNConv")

@@ -591,6 +591,10 @@ class HeteroDistGraph(DistributedGraph):
             return H_local
         return source.halo(H_local)
 
+    def own(self, name: str, rows: Tensor) -> Tensor:
+        """Rows of a type that a layer makes, of those that it is given."""
+        return rows
+
     def joint(self, names: tuple[EdgeType, ...]) -> tuple[Pattern, Tensor, Tensor]:
         """The edges of several relations of one target type, row by row.
 

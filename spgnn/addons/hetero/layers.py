@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spgnn import kernels
+from spgnn.addons.hetero.blocks import HeteroBlock
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
 from spgnn.autograd import all_reduced
 from spgnn.errors import InputError, check_choice, check_integer, check_number
@@ -73,7 +74,7 @@ class HeteroConv(GraphModule):
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
         """The rows of each type that a relation ends at, [own rows, f]. Collective."""
-        check_graph("HeteroConv", graph)
+        graph = as_typed("HeteroConv", graph)
         results: dict[str, list[Tensor]] = {}
         widths: dict[str, list[int]] = {}
         every = zip(self.edge_types, self.convs.values(), strict=True)
@@ -129,11 +130,9 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
         raise InputError(f"{shown}: dropout of edges or messages is not supported; drop features")
 
 
-def check_graph(layer: str, graph: object) -> None:
-    """Refuse anything but a graph of several types."""
-    kind = type(graph).__name__
-    if not isinstance(graph, HeteroDistGraph):
-        raise InputError(f"{layer} is called with x_dict and a distributed HeteroData, not {kind}")
+def as_typed(layer: str, graph: Any) -> HeteroDistGraph:
+    """A graph of several types, also of a ``HeteroData`` on one process, such as a batch."""
+    return graph if isinstance(graph, HeteroDistGraph) else HeteroBlock.of(layer, graph)
 
 
 def _rows_of(x_dict: Mapping[str, Tensor], name: str) -> Tensor:
@@ -190,7 +189,6 @@ class _Attention(GraphModule):
         self, layers: nn.ModuleDict, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph
     ) -> None:
         owner = type(self).__name__
-        check_graph(owner, graph)
         for name in self.node_types:
             rows, layer = _rows_of(x_dict, name), layers[key_of(name)]
             assert isinstance(layer, Linear)
@@ -247,6 +245,7 @@ class HGTConv(_Attention):
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
         """The rows of each type that a relation ends at, [own rows, out_channels]. Collective."""
+        graph = as_typed("HGTConv", graph)
         self._find_widths(self.kqv_lin.lins, x_dict, graph)
         width, heads, relations = self.out_channels, self.heads, len(self.edge_types)
         keys: dict[str, tuple[Tensor, Tensor]] = {}
@@ -254,7 +253,8 @@ class HGTConv(_Attention):
         for name in self.node_types:
             x, layer = x_dict[name], self.kqv_lin.of(name)
             W, b = layer.weight, layer.bias
-            queries[name] = F.linear(x, W[width : 2 * width], b[width : 2 * width])
+            of_queries = W[width : 2 * width], b[width : 2 * width]
+            queries[name] = F.linear(graph.own(name, x), *of_queries)
             if not any(relation[0] == name for relation in self.edge_types):
                 continue
             of_keys = torch.cat((W[:width], W[2 * width :])), torch.cat((b[:width], b[2 * width :]))
@@ -284,7 +284,7 @@ class HGTConv(_Attention):
                 summed = kernels.spmm(CSR(pattern, alpha), v)
                 z = z + torch.einsum("nhd,hde->nhe", summed, W_v[r])
             out = self.out_lin.of(target)(F.gelu(z.flatten(1)))
-            x = x_dict[target]
+            x = graph.own(target, x_dict[target])
             if out.shape[1] == x.shape[1]:
                 gate = self.skip[key_of(target)].sigmoid()
                 out = gate * out + (1 - gate) * x
@@ -358,6 +358,7 @@ class HANConv(_Attention):
 
     def forward(self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph) -> dict[str, Tensor]:
         """As :meth:`HGTConv.forward`."""
+        graph = as_typed("HANConv", graph)
         self._find_widths(self.proj, x_dict, graph)
         own = {name: self.proj[key_of(name)](x_dict[name]) for name in self.node_types}
         rows = {}
@@ -372,7 +373,7 @@ class HANConv(_Attention):
             source, _, target = relation
             key, Z = "__".join(relation), rows[source]
             s = (_by_head(Z, self.heads) * self.lin_src[key]).sum(-1)
-            d = (_by_head(own[target], self.heads) * self.lin_dst[key]).sum(-1)
+            d = (_by_head(graph.own(target, own[target]), self.heads) * self.lin_dst[key]).sum(-1)
             pattern = graph.relation(relation).pattern
             z = kernels.attention(pattern, d, s, Z, slope=self.negative_slope)
             results.setdefault(target, []).append(torch.relu(z))

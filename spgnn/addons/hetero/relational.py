@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn import kernels
 from spgnn.addons.hetero.graph import HeteroDistGraph
+from spgnn.addons.hetero.layers import as_typed
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import Aggregation, AnyGraph, Features, Normalisation, as_graph, dense
 from spgnn.kernels import times_transposed
@@ -149,8 +150,8 @@ class RGCNConv(Convolution):
         ``edge_type``, integers [local edges], are in the order of ``graph.edge_index`` (of a
         matrix: its nonzeros, row by row); by default ``graph.edge_type``. ``keys`` have no effect.
         """
-        if isinstance(graph, HeteroDistGraph):
-            return self._of_types(H_local, graph)
+        if hasattr(graph, "node_types"):
+            return self._of_types(H_local, as_typed("RGCNConv", graph))
         H, on = dense(H_local, "RGCNConv"), as_graph(graph)
         edges = on.local_edges
         types = edges.type if edge_type is None else edge_type
@@ -189,9 +190,10 @@ class RGCNConv(Convolution):
                 raise InputError(
                     f"RGCNConv: all types have {right}, as one graph has; {name!r}: {got}"
                 )
-            results[name] = x.new_zeros(len(x), self.out_channels)
+            own = graph.own(name, x)
+            results[name] = own.new_zeros(len(own), self.out_channels)
             if self.root is not None:
-                results[name] = times_transposed(x, self.root.T)
+                results[name] = times_transposed(own, self.root.T)
         normalisation: Normalisation = "row" if self.aggr == "mean" else "none"
         reduce = "max" if self.aggr == "max" else "sum"
         for number, (source, name, target) in enumerate(graph.edge_types):

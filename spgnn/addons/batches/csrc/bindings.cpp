@@ -34,9 +34,10 @@ nb::tuple to_python(spgnn::Sampled&& sampled, bool edge_ids) {
                                to_numpy_if(edge_ids, std::move(hop.edge_ids)),
                                to_numpy_if(hop.weighted, std::move(hop.weights)), hop.sources));
   }
-  const bool disjoint = sampled.roots.data() != nullptr;
-  return nb::make_tuple(to_numpy(std::move(sampled.nodes)), hops,
-                        to_numpy_if(disjoint, std::move(sampled.roots)));
+  nb::list nodes, roots;
+  for (auto& of_type : sampled.nodes) nodes.append(to_numpy(std::move(of_type)));
+  for (auto& of_type : sampled.roots) roots.append(to_numpy(std::move(of_type)));
+  return nb::make_tuple(nodes, hops, roots);
 }
 
 // Samples of some batches: one with all threads, or many with one each.
@@ -83,12 +84,15 @@ template <class Index> class Graph {
   nb::list neighbors(const std::vector<Ints>& seeds, const std::vector<Ints>& limits, Ints fanouts,
                      Keys draws, int strategy, bool replace, bool disjoint, bool directed,
                      bool resample, bool edge_ids, int threads) {
-    const spgnn::HopOptions options{
-        static_cast<spgnn::Strategy>(strategy), replace, disjoint, directed, resample, edge_ids};
+    const spgnn::HopOptions options{{}, replace, disjoint, directed, resample, edge_ids};
+    const spgnn::Relation<Index> square[]{{&view_}};
+    const spgnn::Strategy strategies[]{static_cast<spgnn::Strategy>(strategy)};
+    spgnn::Tables* const types[]{&tables_};
     return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
       const auto latest = limits.empty() ? std::span<const i64>() : span_of(limits[b]);
-      return spgnn::sample_neighbors(view_, tables_, span_of(seeds[b]), latest, span_of(fanouts),
-                                     draw_of(draws, b), options, own);
+      const std::span<const i64> of_type[]{span_of(seeds[b])};
+      return spgnn::sample_neighbors<Index>(square, strategies, types, of_type, latest,
+                                            span_of(fanouts), draw_of(draws, b), options, own);
     });
   }
 
@@ -149,6 +153,8 @@ template <class Index> class Graph {
     });
   }
 
+  const spgnn::Rows<Index>& view() const { return view_; }
+
   nb::object walks(Ints starts, i64 length, Keys draw, int threads) const {
     return to_numpy(unlocked([&] {
       return spgnn::random_walks(view_, span_of(starts), length, draw_of(draw, 0), threads);
@@ -173,6 +179,48 @@ template <class Index> class Graph {
   spgnn::Rows<Index> view_;
 };
 
+// Relations between vertices of several types; graphs are rows of a target type.
+template <class Index> class Relations {
+ public:
+  Relations(const std::vector<Graph<Index>*>& graphs, const std::vector<int>& sources,
+            const std::vector<int>& targets, const std::vector<int>& strategies,
+            const std::vector<i64>& sizes) {
+    for (std::size_t r = 0; r < graphs.size(); ++r) {
+      graphs_.append(nb::find(graphs[r]));
+      relations_.push_back({&graphs[r]->view(), sources[r], targets[r]});
+      strategies_.push_back(static_cast<spgnn::Strategy>(strategies[r]));
+    }
+    for (const i64 size : sizes) {
+      tables_.push_back(std::make_unique<spgnn::Tables>(size));
+      types_.push_back(tables_.back().get());
+    }
+  }
+
+  Relations(const Relations&) = delete;
+  Relations& operator=(const Relations&) = delete;
+
+  // Seeds of each batch and type.
+  nb::list neighbors(const std::vector<std::vector<Ints>>& seeds, const std::vector<Ints>& limits,
+                     Ints fanouts, Keys draws, bool replace, bool disjoint, bool directed,
+                     bool resample, bool edge_ids, int threads) {
+    const spgnn::HopOptions options{{}, replace, disjoint, directed, resample, edge_ids};
+    return sample_all(seeds.size(), threads, edge_ids, [&](std::size_t b, int own) {
+      const auto latest = limits.empty() ? std::span<const i64>() : span_of(limits[b]);
+      std::vector<std::span<const i64>> of_types;
+      for (const Ints& of_type : seeds[b]) of_types.push_back(span_of(of_type));
+      return spgnn::sample_neighbors<Index>(relations_, strategies_, types_, of_types, latest,
+                                            span_of(fanouts), draw_of(draws, b), options, own);
+    });
+  }
+
+ private:
+  nb::list graphs_;  // whose rows these are
+  std::vector<spgnn::Relation<Index>> relations_;
+  std::vector<spgnn::Strategy> strategies_;
+  std::vector<std::unique_ptr<spgnn::Tables>> tables_;
+  std::vector<spgnn::Tables*> types_;
+};
+
 template <class Index> nb::tuple relabel(Ints targets, Array<Index> columns) {
   auto [nodes, indices] =
       unlocked([&] { return spgnn::relabel(span_of(targets), span_of(columns)); });
@@ -189,7 +237,7 @@ nb::object row_order(Ints indptr, Array<Index> indices, std::optional<Ints> ids,
   return to_numpy_if(moved, std::move(order));
 }
 
-template <class Index> void define_for(nb::module_& m, const char* name) {
+template <class Index> void define_for(nb::module_& m, const char* name, const char* relations) {
   using G = Graph<Index>;
   nb::class_<G>(m, name, "Rows to sample from.")
       .def(nb::init<Ints, Array<Index>, i64, std::optional<Ints>, std::optional<Ints>,
@@ -211,6 +259,13 @@ template <class Index> void define_for(nb::module_& m, const char* name) {
       .def("walks", &G::walks, "starts"_a, "length"_a, "draw"_a, "threads"_a)
       .def("negatives", &G::negatives, "sources"_a, "count"_a, "vertices"_a, "by_weight"_a,
            "excluded"_a, "draw"_a, "threads"_a);
+  using R = Relations<Index>;
+  nb::class_<R>(m, relations, "Relations to sample from.")
+      .def(nb::init<const std::vector<G*>&, const std::vector<int>&, const std::vector<int>&,
+                    const std::vector<int>&, const std::vector<i64>&>(),
+           "graphs"_a, "sources"_a, "targets"_a, "strategies"_a, "sizes"_a)
+      .def("neighbors", &R::neighbors, "seeds"_a, "limits"_a, "fanouts"_a, "draws"_a, "replace"_a,
+           "disjoint"_a, "directed"_a, "resample"_a, "edge_ids"_a, "threads"_a);
   m.def("row_order", &row_order<Index>, "indptr"_a, "indices"_a, "ids"_a.none(), "times"_a.none(),
         "threads"_a);
   m.def("relabel", &relabel<Index>, "targets"_a, "columns"_a, "(nodes, indices)");
@@ -219,6 +274,6 @@ template <class Index> void define_for(nb::module_& m, const char* name) {
 }  // namespace
 
 void bind_sampling(nb::module_& m) {
-  define_for<i32>(m, "Graph32");
-  define_for<i64>(m, "Graph64");
+  define_for<i32>(m, "Graph32", "Relations32");
+  define_for<i64>(m, "Graph64", "Relations64");
 }

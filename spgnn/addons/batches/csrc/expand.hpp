@@ -1,6 +1,8 @@
 // From seeds to a sample, hop by hop; how the entries of a hop are drawn is somebody else's matter.
 #pragma once
 
+#include <deque>
+
 #include "buffer.hpp"
 #include "numbering.hpp"
 #include "parallel.hpp"
@@ -67,9 +69,9 @@ struct SampledHop {
 };
 
 struct Sampled {
-  Buffer<i64> nodes;
-  Buffer<i64> roots;  // where trees are disjoint
-  std::vector<SampledHop> hops;
+  std::vector<Buffer<i64>> nodes;  // of each type
+  std::vector<Buffer<i64>> roots;  // where trees are disjoint
+  std::vector<SampledHop> hops;    // of each hop one a relation
 };
 
 inline void check_vertex(i64 vertex, i64 end, const char* what) {
@@ -86,14 +88,19 @@ class Tables {
  public:
   explicit Tables(i64 keys) : keys_(keys) {}
 
+  i64 keys() const { return keys_; }
+
   template <class Use> auto with_table(const Use& use) {
-    if (keys_ > kMostInArray) return with_hashes(use);
-    const auto table = arrays_.take([&] { return std::make_unique<ArrayTable>(keys_); });
-    return use(*table);
+    return keys_ > kMostInArray ? with<HashTable>(use) : with<ArrayTable>(use);
   }
-  template <class Use> auto with_hashes(const Use& use) {
-    const auto table = hashes_.take([] { return std::make_unique<HashTable>(); });
-    return use(*table);
+  template <class Table, class Use> auto with(const Use& use) {
+    if constexpr (std::is_same_v<Table, ArrayTable>) {
+      const auto table = arrays_.take([&] { return std::make_unique<ArrayTable>(keys_); });
+      return use(*table);
+    } else {
+      const auto table = hashes_.take([] { return std::make_unique<HashTable>(); });
+      return use(*table);
+    }
   }
 
  private:
@@ -102,19 +109,29 @@ class Tables {
   Pool<HashTable> hashes_;
 };
 
-// A sample while it grows: vertices, each once, or (root, vertex) pairs, each once.
-template <class Index, class Table, bool kDisjoint> class Growth {
+// A table of each of some types.
+template <class Table, class Use>
+Sampled with_each(std::span<Tables* const> all, std::vector<Table*>& taken, const Use& use) {
+  if (taken.size() == all.size()) return use(taken);
+  return all[taken.size()]->template with<Table>([&](Table& table) {
+    taken.push_back(&table);
+    return with_each(all, taken, use);
+  });
+}
+
+// Vertices of one type in a sample while it grows: each once, or (root, vertex) pairs, each once.
+template <class Index, class Table, bool kDisjoint> class Nodes {
  public:
   using Key = std::conditional_t<kDisjoint, u64, Index>;
 
-  Growth(const Rows<Index>& rows, Table& table, std::span<const i64> seeds,
-         std::span<const i64> limits, int threads)
-      : rows_(rows), limits_(limits), threads_(threads), numbering_(table) {
+  // `limits`: the latest time of each root's tree, if entries have times.
+  Nodes(Table& table, i64 vertices, std::span<const i64> seeds, std::span<const i64> limits)
+      : of_all_(vertices), limits_(limits), numbering_(table) {
     const auto count = std::ssize(seeds);
     Buffer<Key> keys(count);
     Buffer<i32> numbers(count);
     for (i64 i = 0; i < count; ++i) {
-      check_vertex(seeds[i], rows.rows, "seed");
+      check_vertex(seeds[i], vertices, "seed");
       keys[i] = key(i, seeds[i]);
     }
     numbering_.add(keys.data(), count, numbers.data());
@@ -122,70 +139,42 @@ template <class Index, class Table, bool kDisjoint> class Growth {
     take_apart();
   }
 
-  // draw(hop, targets, sink) gives the entries of a hop, and may give them to the sink while they
-  // are drawn.
-  template <class DrawHop>
-  Sampled grow(i64 hops, bool directed, bool edge_ids, const DrawHop& draw) {
-    Sampled sampled;
-    std::vector<i64> sizes{numbering_.size()};
-    for (i64 k = 0; k < hops; ++k) {
-      const Targets<Index> targets = this->targets();
-      Numbers numbers(*this);
-      Entries<Index> entries = draw(k, targets, &numbers);
-      SampledHop& hop = sampled.hops.emplace_back();
-      hop.indices = numbers.of(entries);
-      take_apart();
-      hop.indptr = std::move(entries.indptr);
-      hop.edge_ids = std::move(entries.edge_ids);
-      hop.weights = std::move(entries.weights);
-      hop.weighted = entries.weighted;
-      hop.sources = numbering_.size();
-      sizes.push_back(hop.sources);
-    }
-    for (i64 k = 0; k < hops && !directed; ++k) {
-      sampled.hops[k] = between(sizes[k], sizes[k + 1], edge_ids);
-    }
-    finish(sampled);
-    return sampled;
-  }
+  i64 size() const { return numbering_.size(); }
 
- private:
-  Key key(i64 root, i64 vertex) const {
-    return static_cast<Key>(kDisjoint ? root * rows_.cols + vertex : vertex);
-  }
-
-  // All nodes.
-  Targets<Index> targets() const {
+  // The first so many.
+  Targets<Index> targets(i64 count) const {
     if constexpr (kDisjoint) {
-      return {vertices_.data(), numbering_.size(), roots_.data(),
-              limits_.empty() ? nullptr : limit_of_.data()};
+      return {vertices_.data(), count, roots_.data(), limits_.empty() ? nullptr : limit_of_.data()};
     } else {
-      return {numbering_.keys(), numbering_.size()};
+      return {numbering_.keys(), count};
     }
   }
+
+  i64 find(i64 root, i64 vertex) const { return numbering_.find(key(root, vertex)); }
 
   // Numbers of the columns of a hop.
   class Numbers final : public Sink<Index> {
    public:
-    explicit Numbers(Growth& growth) : growth_(growth) {}
+    Numbers(Nodes& nodes, const Targets<Index>& targets) : nodes_(nodes), targets_(targets) {}
 
     void begin(const Entries<Index>& entries) override {
       taken_ = true;
       make_room(entries);
-      growth_.numbering_.expect(entries.columns.size());
+      nodes_.numbering_.expect(entries.columns.size());
     }
     void take(const Entries<Index>& entries, i64 first, i64 end) override {
       const i64 at = entries.indptr[first], count = entries.indptr[end] - at;
       const Key* keys = this->keys(entries, first, end);
-      growth_.numbering_.add_expected(keys + at, count, numbers_.data() + at);
+      nodes_.numbering_.add_expected(keys + at, count, numbers_.data() + at);
     }
     // Of all entries; those that did not come one by one are added now.
     Buffer<i32> of(const Entries<Index>& entries) {
       if (!taken_) {
         make_room(entries);
         const Key* keys = this->keys(entries, 0, entries.indptr.size() - 1);
-        growth_.numbering_.add(keys, entries.columns.size(), numbers_.data());
+        nodes_.numbering_.add(keys, entries.columns.size(), numbers_.data());
       }
+      nodes_.take_apart();
       return std::move(numbers_);
     }
 
@@ -199,7 +188,7 @@ template <class Index, class Table, bool kDisjoint> class Growth {
       if constexpr (kDisjoint) {
         for (i64 i = first; i < end; ++i) {
           for (i64 e = entries.indptr[i]; e < entries.indptr[i + 1]; ++e) {
-            keys_[e] = growth_.key(growth_.roots_[i], entries.columns[e]);
+            keys_[e] = nodes_.key(targets_.roots[i], entries.columns[e]);
           }
         }
         return keys_.data();
@@ -208,11 +197,25 @@ template <class Index, class Table, bool kDisjoint> class Growth {
       }
     }
 
-    Growth& growth_;
+    Nodes& nodes_;
+    const Targets<Index>& targets_;
     bool taken_ = false;
     Buffer<i32> numbers_;
     Buffer<Key> keys_;  // where they are not the columns
   };
+
+  void finish(Sampled& sampled) const {
+    const Targets<Index> all = targets(size());
+    std::copy_n(all.rows, all.count, sampled.nodes.emplace_back(all.count).data());
+    if constexpr (kDisjoint) {
+      std::copy_n(all.roots, all.count, sampled.roots.emplace_back(all.count).data());
+    }
+  }
+
+ private:
+  Key key(i64 root, i64 vertex) const {
+    return static_cast<Key>(kDisjoint ? root * of_all_ + vertex : vertex);
+  }
 
   // Roots and vertices of the pairs that are new.
   void take_apart() {
@@ -223,8 +226,8 @@ template <class Index, class Table, bool kDisjoint> class Growth {
       if (!limits_.empty()) limit_of_.resize(all);
       for (i64 i = known; i < all; ++i) {
         const u64 pair = numbering_.keys()[i];
-        roots_[i] = static_cast<i32>(pair / rows_.cols);
-        vertices_[i] = static_cast<Index>(pair % rows_.cols);
+        roots_[i] = static_cast<i32>(pair / of_all_);
+        vertices_[i] = static_cast<Index>(pair % of_all_);
         if (!limits_.empty()) limit_of_[i] = limits_[roots_[i]];
       }
     }
@@ -239,46 +242,128 @@ template <class Index, class Table, bool kDisjoint> class Growth {
     }
   }
 
-  // All entries between the first so many nodes.
-  SampledHop between(i64 targets, i64 sources, bool edge_ids) {
-    SampledHop hop;
-    const auto number = [&](i64 i, i64 column) {
-      return numbering_.find(key(kDisjoint ? roots_[i] : 0, column));
-    };
-    Targets<Index> rows = this->targets();
-    rows.count = targets;
-    induce(rows_, rows, sources, number, edge_ids, threads_, hop.indptr, hop.indices, hop.edge_ids);
-    hop.sources = sources;
-    return hop;
-  }
-
-  void finish(Sampled& sampled) const {
-    const Targets<Index> all = targets();
-    sampled.nodes = Buffer<i64>(all.count);
-    std::copy_n(all.rows, all.count, sampled.nodes.data());
-    if constexpr (kDisjoint) {
-      sampled.roots = Buffer<i64>(all.count);
-      std::copy_n(all.roots, all.count, sampled.roots.data());
-    }
-  }
-
-  const Rows<Index>& rows_;
+  i64 of_all_;
   std::span<const i64> limits_;
-  int threads_;
   Numbering<Table, Key> numbering_;
   Buffer<Index> vertices_;
   Buffer<i32> roots_;
   Buffer<i64> limit_of_;
 };
 
+// Rows of the vertices of one type, whose columns are those of another, or of the same.
+template <class Index> struct Relation {
+  const Rows<Index>* rows;
+  int source = 0;
+  int target = 0;
+};
+
+// A sample while it grows, hop by hop and relation by relation.
+template <class Index, class Table, bool kDisjoint> class Growth {
+ public:
+  using OfType = Nodes<Index, Table, kDisjoint>;
+
+  // Of each type a table and seeds.
+  Growth(std::span<const Relation<Index>> relations, std::span<Table* const> tables,
+         std::span<Tables* const> types, std::span<const std::span<const i64>> seeds,
+         std::span<const i64> limits, int threads)
+      : relations_(relations), threads_(threads) {
+    for (std::size_t t = 0; t < types.size(); ++t) {
+      nodes_.emplace_back(*tables[t], types[t]->keys(), seeds[t], limits);
+    }
+  }
+
+  // draw(hop, relation, targets, sink) gives the entries of a hop, and may give them to the sink
+  // while they are drawn.
+  template <class DrawHop>
+  Sampled grow(i64 hops, bool directed, bool edge_ids, const DrawHop& draw) {
+    Sampled sampled;
+    const auto relations = std::ssize(relations_);
+    std::vector<std::vector<i64>> sizes{this->sizes()};
+    for (i64 k = 0; k < hops; ++k) {
+      for (i64 r = 0; r < relations; ++r) {
+        const auto [rows, source, target] = relations_[r];
+        const Targets<Index> targets = targets_of(*rows, target, sizes[k][target]);
+        typename OfType::Numbers numbers(nodes_[source], targets);
+        Entries<Index> entries = draw(k, r, targets, &numbers);
+        SampledHop& hop = sampled.hops.emplace_back();
+        hop.indices = numbers.of(entries);
+        hop.indptr = std::move(entries.indptr);
+        hop.edge_ids = std::move(entries.edge_ids);
+        hop.weights = std::move(entries.weights);
+        hop.weighted = entries.weighted;
+      }
+      sizes.push_back(this->sizes());
+      for (i64 r = 0; r < relations; ++r) {
+        sampled.hops[k * relations + r].sources = sizes[k + 1][relations_[r].source];
+      }
+    }
+    for (i64 k = 0; k < hops && !directed; ++k) {
+      for (i64 r = 0; r < relations; ++r) {
+        const auto [rows, source, target] = relations_[r];
+        sampled.hops[k * relations + r] =
+            between(relations_[r], sizes[k][target], sizes[k + 1][source], edge_ids);
+      }
+    }
+    for (const OfType& nodes : nodes_) nodes.finish(sampled);
+    return sampled;
+  }
+
+ private:
+  std::vector<i64> sizes() const {
+    std::vector<i64> sizes;
+    for (const OfType& nodes : nodes_) sizes.push_back(nodes.size());
+    return sizes;
+  }
+
+  // Entries without times are never too late.
+  Targets<Index> targets_of(const Rows<Index>& rows, int type, i64 count) const {
+    Targets<Index> targets = nodes_[type].targets(count);
+    if (!rows.times) targets.limits = nullptr;
+    return targets;
+  }
+
+  // All entries between the first so many nodes.
+  SampledHop between(const Relation<Index>& relation, i64 targets, i64 sources, bool edge_ids) {
+    SampledHop hop;
+    const Targets<Index> rows = targets_of(*relation.rows, relation.target, targets);
+    const auto number = [&](i64 i, i64 column) {
+      return nodes_[relation.source].find(kDisjoint ? rows.roots[i] : 0, column);
+    };
+    induce(*relation.rows, rows, sources, number, edge_ids, threads_, hop.indptr, hop.indices,
+           hop.edge_ids);
+    hop.sources = sources;
+    return hop;
+  }
+
+  std::span<const Relation<Index>> relations_;
+  int threads_;
+  std::deque<OfType> nodes_;
+};
+
+// A sample of one type, which grow(growth) gives.
+template <class Index, class Grow>
+Sampled grow_one_type(const Rows<Index>& rows, Tables& tables, std::span<const i64> seeds,
+                      int threads, const Grow& grow) {
+  return tables.with_table([&](auto& table) {
+    using Table = std::remove_reference_t<decltype(table)>;
+    const Relation<Index> square[]{{&rows}};
+    Table* const taken[]{&table};
+    Tables* const types[]{&tables};
+    const std::span<const i64> of_type[]{seeds};
+    Growth<Index, Table, false> growth(square, taken, types, of_type, {}, threads);
+    return grow(growth);
+  });
+}
+
 // A sample of which draw(k, targets, sink) gives the hops.
 template <class Index, class DrawHop>
 Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const i64> seeds, i64 hops,
                       int threads, const DrawHop& draw) {
-  return tables.with_table([&](auto& table) {
-    using Table = std::remove_reference_t<decltype(table)>;
-    Growth<Index, Table, false> growth(rows, table, seeds, {}, threads);
-    return growth.grow(hops, true, false, draw);
+  return grow_one_type(rows, tables, seeds, threads, [&](auto& growth) {
+    return growth.grow(hops, true, false,
+                       [&](i64 k, i64, const Targets<Index>& targets, Sink<Index>* sink) {
+                         return draw(k, targets, sink);
+                       });
   });
 }
 
@@ -286,15 +371,14 @@ Sampled sample_layers(const Rows<Index>& rows, Tables& tables, std::span<const i
 template <class Index>
 Sampled induced_sample(const Rows<Index>& rows, Tables& tables, std::span<const i64> vertices,
                        bool edge_ids, int threads) {
-  return tables.with_table([&](auto& table) {
-    using Table = std::remove_reference_t<decltype(table)>;
-    Growth<Index, Table, false> growth(rows, table, vertices, {}, threads);
-    return growth.grow(1, false, edge_ids, [](i64, const Targets<Index>& targets, Sink<Index>*) {
-      Entries<Index> none;
-      none.indptr = Buffer<i64>(targets.count + 1);
-      none.resize(0, false, false);
-      return none;
-    });
+  return grow_one_type(rows, tables, vertices, threads, [&](auto& growth) {
+    return growth.grow(1, false, edge_ids,
+                       [](i64, i64, const Targets<Index>& targets, Sink<Index>*) {
+                         Entries<Index> none;
+                         none.indptr = Buffer<i64>(targets.count + 1);
+                         none.resize(0, false, false);
+                         return none;
+                       });
   });
 }
 

@@ -6,24 +6,33 @@
 
 namespace spgnn {
 
-// A sample of each seed's own (disjoint) or of all; `limits`: the latest time of each seed.
+// A sample of each seed's own (disjoint) or of all; `limits`: the latest time of each seed. Of each
+// type a table and seeds, of each relation a strategy, of each hop and relation a fan-out.
 template <class Index>
-Sampled sample_neighbors(const Rows<Index>& rows, Tables& tables, std::span<const i64> seeds,
-                         std::span<const i64> limits, std::span<const i64> fanouts,
-                         const Draw& draw, const HopOptions& options, int threads) {
-  const auto hop = [&](i64 k, const Targets<Index>& targets, Sink<Index>* sink) {
-    const HopDraws draws(draw, options.resample ? k : 0);
-    return draw_hop(rows, targets, fanouts[k], draws, options, threads, sink);
+Sampled sample_neighbors(std::span<const Relation<Index>> relations,
+                         std::span<const Strategy> strategies, std::span<Tables* const> types,
+                         std::span<const std::span<const i64>> seeds, std::span<const i64> limits,
+                         std::span<const i64> fanouts, const Draw& draw, HopOptions options,
+                         int threads) {
+  const auto count = std::ssize(relations);
+  const auto hop = [&](i64 k, i64 r, const Targets<Index>& targets, Sink<Index>* sink) {
+    const HopDraws draws(draw, (options.resample ? k : 0) * count + r);
+    HopOptions own = options;
+    own.strategy = strategies[r];
+    return draw_hop(*relations[r].rows, targets, fanouts[k * count + r], draws, own, threads, sink);
   };
-  const auto grow = [&]<bool kDisjoint>(auto& table) {
-    using Table = std::remove_reference_t<decltype(table)>;
-    Growth<Index, Table, kDisjoint> growth(rows, table, seeds, limits, threads);
-    return growth.grow(fanouts.size(), options.directed, options.edge_ids, hop);
+  const auto grow = [&]<class Table, bool kDisjoint>() {
+    std::vector<Table*> taken;
+    return with_each(types, taken, [&](const std::vector<Table*>& tables) {
+      Growth<Index, Table, kDisjoint> growth(relations, tables, types, seeds, limits, threads);
+      const i64 hops = count > 0 ? std::ssize(fanouts) / count : 0;
+      return growth.grow(hops, options.directed, options.edge_ids, hop);
+    });
   };
-  if (options.disjoint) {
-    return tables.with_hashes([&](auto& table) { return grow.template operator()<true>(table); });
-  }
-  return tables.with_table([&](auto& table) { return grow.template operator()<false>(table); });
+  const auto is_large = [](const Tables* tables) { return tables->keys() > kMostInArray; };
+  if (options.disjoint) return grow.template operator()<HashTable, true>();
+  return std::ranges::any_of(types, is_large) ? grow.template operator()<HashTable, false>()
+                                              : grow.template operator()<ArrayTable, false>();
 }
 
 // One hop alone; columns are those of the pattern. `roots` and `limits` may be empty.
