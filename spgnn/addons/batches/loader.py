@@ -175,9 +175,12 @@ class NeighborLoader:
             self.counts, self.sampled = self.strategy.counts, self.strategy.sampled
             return
         self.counts, self.sampled = Counts(), SampleCounts()
-        opened: Any = several(data, how, self.counts) if several else None
-        opened = opened or sampled_graph_of(data, how.store, how.data_dir, how.structure)
-        self.graph = opened
+        opened: Any
+        if several:
+            opened = several(data, how, self.counts)
+        else:
+            opened = sampled_graph_of(data, how.store, how.data_dir, how.structure)
+        self.graph: SampledGraph = opened  # or its like, of several types
         repeated = disjoint or time_attr is not None  # a vertex may have several trees
         self.input_nodes, self._input_id = input_nodes_of(
             self.graph, input_nodes[1] if several else input_nodes, repeated=repeated
@@ -193,7 +196,7 @@ class NeighborLoader:
         self.sampler: Any = how.sampler
         if several:
             rare["last"] = temporal_strategy == "last"
-            self.sampler = self.graph.sampler(how, seeds_have_times=input_time is not None, **rare)
+            self.sampler = opened.sampler(how, seeds_have_times=input_time is not None, **rare)
             return
         if isinstance(how.sampler, str):
             rare |= {"seeds_have_times": input_time is not None}
@@ -293,8 +296,7 @@ class NeighborLoader:
 
     def _input_ids(self) -> Tensor:
         """Original ids of the input nodes: the order of an epoch is a function of them."""
-        ids: Tensor = self.graph.ids_of(self.input_nodes)
-        return ids
+        return self.graph.ids_of(self.input_nodes)
 
     def _inputs(
         self, order: Tensor, number: int, draw: Draw
@@ -332,8 +334,10 @@ class NeighborLoader:
         with closing(features_of(self.graph.x, _nodes_of(samples), self.counts)) as rows:
             for sample, x in zip(samples, rows, strict=True):
                 input_id = sample.inputs if ids is None else ids[sample.inputs]
+                batch: Any
                 if isinstance(sample, TypedSample):
-                    batch = self.graph.batch(sample, input_id)
+                    typed: Any = self.graph
+                    batch = typed.batch(sample, input_id)
                 else:
                     batch = Batch(self.graph, sample, x, input_id, of_graph=of_graph).prepare()
                 yield batch if self.transform is None else self.transform(batch)
