@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -255,9 +255,8 @@ def completed(
         pattern = block_pattern(hop.indptr, hop.indices, hop.sources)
         return pattern, attributes(name, hop.edge_ids), hop.weights
 
-    steps: Sequence[Any] = list(zip(sample.hops, sizes, sizes[1:], strict=False))
-    batch.layers = [
-        HeteroBlock(rows, columns, list(hops), partial(make, hops))
-        for hops, rows, columns in reversed(steps)
-    ]
+    batch.layers = []
+    for hops, rows, columns in zip(sample.hops, sizes, sizes[1:], strict=False):
+        ids = {kind: batch[kind].n_id[:count] for kind, count in columns.items()}
+        batch.layers.insert(0, HeteroBlock(rows, ids, list(hops), partial(make, hops)))
     return batch

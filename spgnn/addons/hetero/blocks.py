@@ -11,7 +11,6 @@ from torch import Tensor
 
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, Relation
 from spgnn.comm import Communicator, SoloCommunicator
-from spgnn.errors import InputError
 from spgnn.graph import Block, Graph, block_pattern
 from spgnn.pattern import Pattern
 
@@ -24,7 +23,7 @@ class BlockVertices:
     """Vertices of one type in a batch: those whose rows a layer makes come first."""
 
     own_rows: int
-    columns: int
+    vertex_ids: Tensor  # of all
     comm: Communicator = _ALONE
 
     @property
@@ -46,11 +45,9 @@ class BlockRelation(Relation):
     ) -> None:
         self.edge_type_name, self.sources = name, vertices  # type: ignore[assignment]
         self.comm, self.attributes = vertices.comm, attributes
-        ids = torch.arange(vertices.columns, device=pattern.device)
-        weight = attributes.get("edge_weight")
-        Block.__init__(
-            self, pattern, ids, edge_weight=weight, factors=factors, attributes=attributes
-        )
+        options: dict[str, Any] = {"factors": factors, "attributes": attributes}
+        options["edge_weight"] = attributes.get("edge_weight")
+        Block.__init__(self, pattern, vertices.vertex_ids, **options)
 
     def between(self, H: Tensor, targets: Tensor) -> Graph:
         """The graph of a layer that is given these rows, of targets the first ones."""
@@ -74,24 +71,23 @@ class HeteroBlock(HeteroDistGraph):
     def __init__(
         self,
         rows: Mapping[str, int],
-        columns: Mapping[str, int],
+        ids: Mapping[str, Tensor],
         names: list[EdgeType],
         make: Make,
         device: torch.device | str = "cpu",
     ) -> None:
         self.comm, self.device, self._make = _ALONE, torch.device(device), make
-        vertices: Any = {name: BlockVertices(rows[name], count) for name, count in columns.items()}
+        vertices: Any = {
+            name: BlockVertices(rows[name], own.to(self.device)) for name, own in ids.items()
+        }
         self.vertices = vertices
         self.relations = dict.fromkeys(names)
         self.attributes, self._absent, self._joint = {}, {}, {}
         self.covered = True  # no rows are fetched
 
     @classmethod
-    def of(cls, layer: str, data: Any) -> HeteroBlock:
+    def of(cls, data: Any) -> HeteroBlock:
         """All edges of a ``HeteroData`` on one process, such as a batch."""
-        if not hasattr(data, "edge_types") or not hasattr(data, "node_types"):
-            kind = type(data).__name__
-            raise InputError(f"{layer} is called with x_dict and a graph of types, not {kind}")
         sizes = {name: int(data[name].num_nodes) for name in data.node_types}
 
         def make(name: EdgeType) -> tuple[Pattern, dict[str, Tensor], None]:
@@ -106,7 +102,8 @@ class HeteroBlock(HeteroDistGraph):
             return block_pattern(indptr, source[order], sizes[name[0]]), attributes, None
 
         device = next((data[name].edge_index.device for name in data.edge_types), "cpu")
-        return cls(sizes, sizes, list(data.edge_types), make, device)
+        ids = {name: data[name].get("n_id", torch.arange(size)) for name, size in sizes.items()}
+        return cls(sizes, ids, list(data.edge_types), make, device)
 
     def relation(self, name: EdgeType) -> Any:
         """A relation by its three names; an InputError if there is none."""
@@ -129,8 +126,6 @@ class HeteroBlock(HeteroDistGraph):
 
     def to(self, device: torch.device | str, **_: Any) -> HeteroBlock:
         """The same on a device."""
-        rows, columns = (
-            {name: getattr(one, size) for name, one in self.vertices.items()}
-            for size in ("own_rows", "columns")
-        )
-        return HeteroBlock(rows, columns, self.edge_types, self._make, device)
+        rows = {name: one.own_rows for name, one in self.vertices.items()}
+        ids = {name: one.vertex_ids for name, one in self.vertices.items()}
+        return HeteroBlock(rows, ids, self.edge_types, self._make, device)

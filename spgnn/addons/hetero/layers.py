@@ -130,9 +130,19 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
         raise InputError(f"{shown}: dropout of edges or messages is not supported; drop features")
 
 
+def check_graph(layer: str, graph: object) -> None:
+    """Refuse anything but a graph of several types."""
+    kind = type(graph).__name__
+    if not isinstance(graph, HeteroDistGraph):
+        raise InputError(f"{layer} is called with x_dict and a distributed HeteroData, not {kind}")
+
+
 def as_typed(layer: str, graph: Any) -> HeteroDistGraph:
-    """A graph of several types, also of a ``HeteroData`` on one process, such as a batch."""
-    return graph if isinstance(graph, HeteroDistGraph) else HeteroBlock.of(layer, graph)
+    """A graph of several types; a ``HeteroData`` on one process, such as a batch, becomes one."""
+    if not isinstance(graph, HeteroDistGraph) and hasattr(graph, "edge_types"):
+        return HeteroBlock.of(graph)
+    check_graph(layer, graph)
+    return graph  # type: ignore[no-any-return]
 
 
 def _rows_of(x_dict: Mapping[str, Tensor], name: str) -> Tensor:

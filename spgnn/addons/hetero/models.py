@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.addons.hetero.graph import HeteroDistGraph
-from spgnn.addons.hetero.layers import HeteroConv, HGTConv, check_graph, key_of
+from spgnn.addons.hetero.layers import HeteroConv, HGTConv, as_typed, check_graph, key_of
 from spgnn.addons.hetero.relational import RGCNConv
 from spgnn.errors import InputError, check_integer, check_number
 from spgnn.nn import DropoutKeys, GATConv, GraphModule, Linear, Network, dropout, keys_on
@@ -88,7 +88,7 @@ class TypedModel(Network, GraphModule):
         self, x_dict: Mapping[str, Tensor], graph: HeteroDistGraph, keys: DropoutKeys | None = None
     ) -> Tensor:
         """Rows of the target type, [own rows, out_channels]. Collective."""
-        check_graph(type(self).__name__, graph)
+        graph = as_typed(type(self).__name__, graph)
         keys = self.keys_of_call(keys, graph[self.target]) if self.dropout else None
         rows = dict(x_dict)
         for number in range(len(self.convs)):
