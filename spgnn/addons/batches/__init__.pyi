@@ -40,7 +40,6 @@ from .remote_rows import take as take
 from .sampled_graph import GraphTables as GraphTables
 from .sampled_graph import SampledGraph as SampledGraph
 from .sampled_graph import StoredPattern as StoredPattern
-from .sampled_graph import input_nodes_of as input_nodes_of
 from .sampled_graph import is_integer as is_integer
 from .sampled_graph import on_disk as on_disk
 from .sampled_graph import sampled_graph as sampled_graph

@@ -94,6 +94,8 @@ class LinkNeighborLoader(NeighborLoader):
         neg_sampling_ratio: float | None = 0,
         **options: Any,
     ) -> None:
+        if hasattr(data, "node_types"):
+            raise InputError("LinkNeighborLoader takes graphs of one vertex type")
         for name in ("input_nodes", "input_time", "time_attr", "disjoint"):
             if options.get(name) not in (None, False):
                 raise InputError(f"LinkNeighborLoader knows no {name}")
