@@ -216,7 +216,7 @@ class TypedRankBatches(RankBatches):
     def _fetch(
         self, owner: str | EdgeType, rows: list[Tensor]
     ) -> Callable[[], list[dict[str, Tensor]]]:
-        """What some vertices of a type, or edges of a relation, have. Collective."""
+        """Attributes of some vertices of a type, or edges of a relation. Collective."""
         graph, comm = self._ranks.graph, self._ranks.comm
         if isinstance(owner, str):
             store, layout = graph.vertices[owner], graph.vertices[owner].layout
