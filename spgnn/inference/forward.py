@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, signature
 from typing import Any, Protocol, cast
 
@@ -13,7 +15,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.graph import DistGraph, DistributedGraph, Features, check_replicated
 from spgnn.graph.outputs import plain
 from spgnn.graph.protocol import graphs_for
-from spgnn.nn import Stack, evaluating, takes_graph
+from spgnn.nn import Stack, edge_arguments, evaluating, takes_graph
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import default_device
 
@@ -53,7 +55,8 @@ def infer(
     ----------
     model : Module
         The same on all ranks; called as ``model(x, graph)``, or ``model(x, graph.edge_index)`` if
-        an argument of it is called ``edge_index``, as of PyG's models.
+        an argument of it is called ``edge_index``, as of PyG's models, with ``edge_weight`` and
+        ``edge_attr`` where it names them and the graph has them.
     graph : DistGraph, HeteroDistGraph or DistMatrix
         Of several vertex types, the model is called with ``graph.x_dict`` and, if it has no layer
         of ours, ``graph.edge_index_dict``.
@@ -92,15 +95,17 @@ def infer(
         check_replicated(model, comm)
         inner = _unwrapped(model)
         structure: Any = graph
+        edges = dict[str, Tensor]()
         if isinstance(graph, DistGraph) and not takes_graph(inner):
             by_edges = any(one.name == "edge_index" for one in _arguments(inner))
             structure = graph.edge_index if by_edges else graph
+            edges = edge_arguments(inner, graph)
         if layer is None or layer == len(cast(nn.ModuleList, inner.convs)):
-            outputs = model(features, structure)
+            outputs = model(features, structure, **edges)
         elif isinstance(inner, Stack):
             outputs = _before(inner, layer, features, graph)
         else:
-            outputs = _input_of(inner, layer, features, structure)
+            outputs = _input_of(inner, layer, partial(model, features, structure, **edges))
     return _of_own_rows(plain(outputs), graph.own_rows, comm)
 
 
@@ -169,7 +174,7 @@ class _Arrived(Exception):
     """A model has come to a layer, with these arguments."""
 
 
-def _input_of(model: nn.Module, layer: int, features: Features, edges: Any) -> Any:
+def _input_of(model: nn.Module, layer: int, call: Callable[[], Any]) -> Any:
     """The rows that a layer of a module of others is called with; nothing after it is computed."""
 
     def stop(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -177,7 +182,7 @@ def _input_of(model: nn.Module, layer: int, features: Features, edges: Any) -> A
 
     hook = cast(nn.ModuleList, model.convs)[layer].register_forward_pre_hook(stop)
     try:
-        model(features, edges)
+        call()
     except _Arrived as arrived:
         return arrived.args[0]
     finally:

@@ -4,6 +4,7 @@ from .convolution import Linear as Linear
 from .convolution import check_channels as check_channels
 from .convolution import check_options as check_options
 from .convolution import copy_from_rank_zero as copy_from_rank_zero
+from .convolution import edge_arguments as edge_arguments
 from .convolution import evaluating as evaluating
 from .convolution import find_widths as find_widths
 from .convolution import glorot_ as glorot_

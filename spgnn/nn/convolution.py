@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +38,28 @@ class GraphModule(nn.Module):
 def takes_graph(model: nn.Module) -> bool:
     """True for a model of our layers, which is called with the graph and not with edge_index."""
     return any(isinstance(part, GraphModule) for part in model.modules())
+
+
+def edge_arguments(model: nn.Module, graph: Any) -> dict[str, Tensor]:
+    """Weights and features of a graph's edges, where `forward` of a model of others names them.
+
+    Features that it may do without are for models of which some layer has an `edge_dim`.
+    """
+    try:
+        named = signature(getattr(model, "_orig_mod", model).forward).parameters
+    except ValueError:  # TorchScript's have none
+        return {}
+    result = {}
+    for name in ("edge_weight", "edge_attr") if "edge_index" in named else ():
+        if name not in named:
+            continue
+        optional = named[name].default is not Parameter.empty
+        unused = not any(getattr(part, "edge_dim", None) for part in model.modules())
+        if name == "edge_attr" and optional and unused:
+            continue
+        if (values := getattr(graph, name, None)) is not None:
+            result[name] = values
+    return result
 
 
 @contextmanager

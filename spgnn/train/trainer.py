@@ -59,7 +59,8 @@ class Trainer:
     ----------
     model : Module or Task
         A module with layers of :mod:`spgnn.nn` is called as ``model(graph.x, graph)``, any other
-        one as ``model(graph.x, graph.edge_index)``. It returns a row for each own vertex, [own
+        one as ``model(graph.x, graph.edge_index)``, with ``edge_weight`` and ``edge_attr`` where it
+        names them and the graph has them. It returns a row for each own vertex, [own
         rows] or [own rows, …], and starts from the parameters of rank 0. A :class:`Task` brings its
         own model, loss and scores, and takes no graph and no loss.
     graph : DistGraph or HeteroDistGraph, optional

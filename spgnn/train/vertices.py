@@ -28,7 +28,7 @@ from spgnn.frontend.from_config import masks_of
 from spgnn.graph import DistGraph, DistributedGraph, DistVertices
 from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
-from spgnn.nn import DropoutKeys, takes_graph
+from spgnn.nn import DropoutKeys, edge_arguments, takes_graph
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
@@ -472,7 +472,9 @@ class GivenModel(Task):
             keys = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
             result = model(*graph.model_inputs(True), keys if model.training else None)
         else:
-            result = model(*graph.model_inputs(takes_graph(model)))
+            by_graph = takes_graph(model)
+            edges = {} if by_graph else edge_arguments(model, graph)
+            result = model(*graph.model_inputs(by_graph), **edges)
         if isinstance(result, Mapping) and not isinstance(graph, DistGraph):
             name = self.vertices.data_name
             if name not in result:

@@ -120,6 +120,27 @@ def layers_of(rank: int, x: torch.Tensor, edge_index: torch.Tensor) -> None:
         assert torch.equal(spgnn.infer(Kept(model), graph), spgnn.infer(model, graph))
     with pytest.raises(InputError, match=r"Kept does not call convs\[1\]"):
         spgnn.infer(Kept(model), graph, layer=1)
+    # Weights and features of edges, where the model has a use for them.
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.rand(edge_index.shape[1], generator=generator)
+    attr = torch.rand(edge_index.shape[1], 3, generator=generator)
+    data.edge_weight, data.edge_attr = weight, attr
+    data.y, data.train_mask = torch.arange(len(x)) % 2, torch.ones(len(x), dtype=torch.bool)
+    graph = spgnn.distribute(data, partition="random")
+    for name, options, edges in (
+        ("GCN", {}, {"edge_weight": weight}),
+        ("GAT", {"edge_dim": 3}, {"edge_attr": attr}),
+        ("GAT", {"v2": True}, {}),
+    ):
+        model = theirs(name, **options)
+        with torch.no_grad():
+            rows = model(x, edge_index, **edges)
+        outputs = graph.gather(spgnn.infer(model, graph))
+        loss = spgnn.Trainer(model, graph, lr=1e-9, optimizer="sgd").fit(1)[0]["loss"]
+        if rank == 0:
+            torch.testing.assert_close(outputs, rows, rtol=1e-5, atol=1e-5)
+            expected_loss = torch.nn.functional.cross_entropy(rows, data.y)
+            assert loss == pytest.approx(float(expected_loss), rel=1e-4)
 
 
 def test_layers_of_models_of_pyg():
