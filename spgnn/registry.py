@@ -154,7 +154,7 @@ PLANNERS = Registry("planner")
 # For `spgnn.distribute`: (function that recognises such data, function that distributes them).
 DATA = Registry("kind of data")
 # Slots too, as "update": functions of the graph and of the method's arguments.
-GRAPH_METHODS = Registry("method of DistGraph")
+GRAPH_METHODS = Registry("method of DistGraph or HeteroDistGraph")
 # Of mini-batches:
 SAMPLERS = Registry("sampler")  # a class of `spgnn.addons.batches.GraphSampler`
 MODES = Registry("mode")  # of a graph on several ranks: a class of `spgnn.addons.batches.Mode`

@@ -7,3 +7,4 @@ from spgnn.registry import GRAPH_METHODS
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 GRAPH_METHODS.add("update", "spgnn.addons.dynamic.updates:update")
+GRAPH_METHODS.add("update_types", "spgnn.addons.dynamic.types:update_types")

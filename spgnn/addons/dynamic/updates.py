@@ -58,6 +58,29 @@ class Changes:
     vertices: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
 
 
+def routed(
+    comm: Communicator, ranks: Int64, *arrays: Int64
+) -> tuple[list[Int64], RowCounts, Int64]:
+    """Rows of arrays to these ranks: what arrives, the counts, and the order. Collective."""
+    if comm.size == 1:
+        count = np.array([len(ranks)])
+        return list(arrays), RowCounts(count, count, len(ranks)), np.arange(len(ranks))
+    order = np.argsort(ranks, kind="stable")
+    counts = comm.exchange_counts(np.bincount(ranks, minlength=comm.size).tolist())
+    arrived = [swap_rows(comm, torch.from_numpy(array[order]), counts).numpy() for array in arrays]
+    return arrived, counts, order
+
+
+def answers(
+    comm: Communicator, ranks: Int64, numbers: Int64, look: Callable[[Int64], Int64]
+) -> Int64:
+    """What these ranks have for numbers. Collective."""
+    (queried,), counts, order = routed(comm, ranks, numbers)
+    result, there = np.empty_like(numbers), torch.from_numpy(look(queried))
+    result[order] = swap_rows(comm, there, counts.reversed()).numpy()
+    return result
+
+
 class Growth:
     """Rows of all ranks before and after vertices come; until then, these number the last ones."""
 
@@ -125,7 +148,7 @@ class ChangingEdges:
         ids, P = self._ids, comm.size
         numbers = np.arange(self._first, last)
         self._limit = comm.agree(int(ids.max(initial=-1)) + 1)
-        (placed, rows_there), _, _ = self._routed(ids % P, ids, numbers)
+        (placed, rows_there), _, _ = routed(self._comm, ids % P, ids, numbers)
         self._row_of = np.full(-(-self._limit // P), -1)
         self._row_of[placed // P] = rows_there
         self.watchers: WeakSet[Watcher] = WeakSet()
@@ -183,7 +206,7 @@ class ChangingEdges:
         def step(front: Int64) -> Int64:
             columns = self.sources.ends(front, front[:0], self.columns)
             remote = self.halo[columns[columns >= self.own_rows] - self.own_rows]
-            (arrived,), _, _ = self._routed(self._layout.owner(remote), remote)
+            (arrived,), _, _ = routed(self._comm, self._layout.owner(remote), remote)
             return np.concatenate((columns[columns < self.own_rows], arrived - self._first))
 
         return self._walked(rows, hops, step)
@@ -212,7 +235,7 @@ class ChangingEdges:
         slots = columns[columns >= self.own_rows]
         remote = self.halo[slots - self.own_rows]
         owners = self._layout.owner(remote)
-        number[slots] = self._answers(owners, remote, lambda of: number[of - self._first])
+        number[slots] = answers(self._comm, owners, remote, lambda of: number[of - self._first])
         block = self._block(full, number, layout.rows)
         lengths = torch.zeros(len(rows), dtype=torch.int64)
         lengths[torch.from_numpy(np.searchsorted(rows, full))] = block.row_lengths
@@ -254,7 +277,7 @@ class ChangingEdges:
         growth = Growth(self._layout, self._owners(source, target, vertices))
         # Ids, for messages, are with the edge.
         edges = np.column_stack((source, target, changes.edges[:, (2, 0, 1)]))
-        (edges,), counts, order = self._routed(growth.owner(target), edges)
+        (edges,), counts, order = routed(self._comm, growth.owner(target), edges)
         attributes = {
             name: swap_rows(self._comm, values[torch.from_numpy(order)].contiguous(), counts)
             for name, values in changes.attributes.items()
@@ -262,7 +285,9 @@ class ChangingEdges:
         rows, own_rows = {}, {}
         for name, (ids, values) in changes.rows.items():
             mine, rest = np.split(rest, [len(ids)])
-            (at,), counts, order = self._routed(growth.owner(mine), np.column_stack((mine, ids)))
+            (at,), counts, order = routed(
+                self._comm, growth.owner(mine), np.column_stack((mine, ids))
+            )
             sent = values[torch.from_numpy(order)].contiguous()
             own_rows[name] = at
             rows[name] = at[:, 0], swap_rows(self._comm, sent, counts)
@@ -431,7 +456,7 @@ class ChangingEdges:
         self._subscribed[slots] = begins
         numbers = self.halo[slots]
         sent = np.column_stack((numbers, begins.astype(np.int64)))
-        (received,), counts, _ = self._routed(self._layout.owner(numbers), sent)
+        (received,), counts, _ = routed(self._comm, self._layout.owner(numbers), sent)
         ranks = np.repeat(np.arange(self._comm.size), counts.recv)
         rows, begins = received[:, 0] - self._first, received[:, 1] > 0
         self.receivers.add(rows[begins], ranks[begins])
@@ -470,7 +495,7 @@ class ChangingEdges:
         self._comm.on_every_rank(check)
         result = every - self._limit + self._layout.rows
         ids, ranks = every[every < self._limit], self._comm.size
-        numbers = self._answers(ids % ranks, ids, lambda of: self._row_of[of // ranks])
+        numbers = answers(self._comm, ids % ranks, ids, lambda of: self._row_of[of // ranks])
 
         def check_found() -> None:
             for wrong in ids[numbers < 0][:1]:
@@ -478,27 +503,6 @@ class ChangingEdges:
 
         self._comm.on_every_rank(check_found)
         result[every < self._limit] = numbers
-        return result
-
-    def _routed(self, ranks: Int64, *arrays: Int64) -> tuple[list[Int64], RowCounts, Int64]:
-        """Rows of arrays to these ranks: what arrives, the counts, and the order. Collective."""
-        if self._comm.size == 1:
-            count = np.array([len(ranks)])
-            return list(arrays), RowCounts(count, count, len(ranks)), np.arange(len(ranks))
-        order = np.argsort(ranks, kind="stable")
-        counts = self._comm.exchange_counts(np.bincount(ranks, minlength=self._comm.size).tolist())
-        arrived = [
-            swap_rows(self._comm, torch.from_numpy(array[order]), counts).numpy()
-            for array in arrays
-        ]
-        return arrived, counts, order
-
-    def _answers(self, ranks: Int64, numbers: Int64, look: Callable[[Int64], Int64]) -> Int64:
-        """What these ranks find of numbers. Collective."""
-        (queried,), counts, order = self._routed(ranks, numbers)
-        result = np.empty_like(numbers)
-        answers = torch.from_numpy(look(queried))
-        result[order] = swap_rows(self._comm, answers, counts.reversed()).numpy()
         return result
 
     def _sum_degrees(self, rows: Int64) -> None:
@@ -566,7 +570,7 @@ def update(
     present = {"edge_weight": torch.empty(0)} if graph.meta.weighted else {}
     present = present if edges is None else edges.attributes
     changes = comm.on_every_rank(
-        lambda: _checked(
+        lambda: checked(
             add_edges, drop_edges, add_nodes, of_edges, present, rows, graph.num_classes
         )
     )
@@ -614,7 +618,7 @@ def _check_grows(of_vertices: Mapping[str, Tensor | CSR | None]) -> None:
             raise InputError(f"update: {name} is trained, and takes no rows of new vertices")
 
 
-def _checked(
+def checked(
     add_edges: object,
     drop_edges: object,
     add_nodes: object,

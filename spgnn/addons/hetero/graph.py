@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -49,6 +49,7 @@ from spgnn.graph import (
 from spgnn.kernels import transformed
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern
+from spgnn.registry import GRAPH_METHODS
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import on_cpu
@@ -516,7 +517,7 @@ class HeteroDistGraph(DistributedGraph):
         With ``plan="auto"``: the cover and the partition, bytes of an epoch, and those of others.
     """
 
-    version = 0  # it cannot be updated
+    version = 0  # how often it was updated
     plan: dict[str, Any] | None = None
     relation_class = Relation  # of its relations without a plan of their own
     only: str | None = None  # the one type whose rows are read, of a chunk
@@ -579,6 +580,73 @@ class HeteroDistGraph(DistributedGraph):
         relation, *kind = name.rsplit(" ", 2)
         of = {one.code: one for one in self.relations.values() if self.covered}.get(relation)
         return None if of is None else of.coded(*kind)
+
+    @on_cpu
+    def update(
+        self,
+        add_edges: Mapping[EdgeType, Any] | None = None,
+        drop_edges: Mapping[EdgeType, Any] | None = None,
+        *,
+        add_nodes: Mapping[str, Any] | None = None,
+        **attributes: Mapping[Any, Any],
+    ) -> int:
+        """Change edges and rows, and add vertices; halos and plans are made anew. Collective.
+
+        As :meth:`spgnn.DistGraph.update`, but everything is a dictionary by relation or vertex
+        type: ``add_edges={("author", "writes", "paper"): index}``, ``add_nodes={"paper": ids}``,
+        ``x={"paper": (ids, rows)}``, ``edge_attr={("author", "writes", "paper"): rows}``. An edge
+        that is dropped was there once. ``graph["paper"]`` and relations are others afterwards. New
+        vertices go to the rank that has the fewest of their type.
+
+        Returns
+        -------
+        int
+            The graph's `version` from now on.
+
+        Raises
+        ------
+        InputError
+            On all ranks, before anything has changed.
+        """
+        GRAPH_METHODS.need("update_types", "graph.update", "dynamic")
+        changes = {"add_edges": add_edges, "drop_edges": drop_edges, "add_nodes": add_nodes}
+        updated: int = GRAPH_METHODS["update_types"](self, **changes, attributes=attributes)
+        return updated
+
+    def edges_of_all(self) -> dict[EdgeType, Edges]:
+        """The edges of each relation that end at own vertices, in rows of all ranks. Collective."""
+        result = {}
+        for name, one in self.relations.items():
+            index = torch.as_tensor(one._index if self.covered else one.local_edge_index)
+            source, target = (self.vertices[end].layout.range(self.comm.rank) for end in name[::2])
+            if not self.covered:
+                numbers = one.sources._received(torch.arange(*source, device=self.device))
+                index = torch.stack((numbers[index[0]], index[1]))
+            index = torch.stack((index[0], index[1] + target[0]))
+            result[name] = Edges(index, one.attributes).to(torch.device("cpu"))
+        return result
+
+    def take_changes(
+        self, rows: Mapping[str, tuple[Any, ...]], relations: Mapping[EdgeType, Edges]
+    ) -> None:
+        """Become a graph of other edges and vertices: layout, ids and attributes. Collective."""
+        types = {name: OwnType(*some) for name, some in rows.items()}
+        stores: dict[Any, Any] = {None: self, **self.relations}
+        stores[None]._shared = self.attributes
+        notes = {name: (dict(one._shared), dict(one._absent)) for name, one in stores.items()}
+        own = {
+            name: replace(
+                types[name],
+                shared=dict(one._shared),
+                absent=dict(one._absent),
+                names=one.vertex_names,
+                names_of_all=one.names_of_all,
+            )
+            for name, one in self.vertices.items()
+        }
+        again, version = self.partition_report, self.version
+        self.__init__(own, relations, notes, self.comm, self.algorithm, again, self._codecs)  # type: ignore[misc]
+        self.version = version + 1
 
     def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
         """The rows of a source type that its relations read: their halo, or own ones. Collective.
