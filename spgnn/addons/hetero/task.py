@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from spgnn.addons.hetero.chunks import HeteroChunks
@@ -20,7 +21,7 @@ from spgnn.data import label_columns
 from spgnn.errors import InputError
 from spgnn.frontend import Placement
 from spgnn.graph import GraphCodecs
-from spgnn.nn import DropoutKeys, weights_of
+from spgnn.nn import DropoutKeys, evaluating, weights_of
 from spgnn.progress import working
 from spgnn.train import GivenModel, Predictions, decaying_first
 
@@ -60,7 +61,7 @@ class TypedTask(GivenModel):
         ).to(graph.device, weights_of(training.dtype))
         storage, self._chunks = config.extension(Storage), None
         if storage.spill is not None:
-            memory = storage.memory or None
+            self.has_budget, memory = True, storage.memory or None
             self._chunks = HeteroChunks(graph, spill=storage.spill, memory=memory)
         self.graph, self.comm, self.model, self.vertices = graph, comm, model, vertices
         self._forward, self._seed, self._epoch = None, training.seed, -1
@@ -89,7 +90,8 @@ class TypedTask(GivenModel):
 
     def results(self) -> Predictions:
         """The outputs of all own vertices of the type. Collective."""
-        rows = self._call()
+        with torch.no_grad(), evaluating(self.model):
+            rows = self._call()
         return Predictions(self.vertices.vertex_ids, {"rows": rows}, columns=self.names)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
