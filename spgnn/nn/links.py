@@ -67,10 +67,19 @@ class ScoredPairs:
 
         Differentiable: gradients of embeddings that came from other ranks are added up there.
         """
-        count = len(self.targets)
-        Z_sources = autograd.product(self.sources, Z_local)
+        return self.scores_of(*self.ends(Z_local), decoder)
+
+    def ends(self, Z_local: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of all sources, and of targets. Collective."""
         Z_targets = kernels.gather_rows(Z_local, self.targets)
-        Z_drawn = Z_sources[count:].view(count, self.negatives, Z_local.shape[1])
+        return autograd.product(self.sources, Z_local), Z_targets
+
+    def scores_of(
+        self, Z_sources: Tensor, Z_targets: Tensor, decoder: nn.Module
+    ) -> tuple[Tensor, Tensor]:
+        """The same, of embeddings of both ends."""
+        count = len(self.targets)
+        Z_drawn = Z_sources[count:].view(count, self.negatives, Z_sources.shape[1])
         links = decoder(Z_sources[:count], Z_targets)
         drawn = decoder(Z_drawn, Z_targets[:, None])
         # Sums over many pairs have no digits left in less than float32.

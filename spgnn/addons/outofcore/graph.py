@@ -160,7 +160,7 @@ class ChunkedGraph:
                 nonzeros = blocks.nonzeros(labelled), blocks.nonzeros()
                 self.sizes = self.sizes.at_most(len(labels.rows), *nonzeros)
         if dataset.links:
-            held_out = sum(len(pairs.targets) for pairs in dataset.links)
+            held_out = [len(pairs.targets) for pairs in dataset.links]
             self.sizes = self.sizes.with_links(config.aim, held_out, dataset.meta.classes)
         itself += LIBRARIES
         memory = storage.memory - itself if storage.memory else None

@@ -24,7 +24,8 @@ from spgnn.config import TrainConfig
 from spgnn.data import Directory, Pairs, hold_out, of_columns
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
-from spgnn.nn import DropoutKeys, pairs_cross_entropy, weights_of
+from spgnn.exchange import Step
+from spgnn.nn import DropoutKeys, ScoredPairs, pairs_cross_entropy, weights_of
 from spgnn.sparse import CSR
 from spgnn.train import (
     HELD_OUT,
@@ -109,25 +110,30 @@ class ChunkedLinks(ChunkedTask):
     def _chunks(self) -> Iterator[tuple[CSR, list[Pairs]]]:
         return pairs_of(self.config, self._dataset, self._edges, self.comm)
 
-    def _scored(self, Z: Tensor, pairs: Pairs, negatives: int, purpose: str) -> list[Tensor]:
-        """Scores of some links, and of so many made-up ones each. Collective."""
-        seed, mesh = self.config.training.seed, self.graph.mesh
-        how = negatives, seed, purpose, self._directory, self._dataset.layout, mesh
-        drawn, _ = scored_pairs(pairs, *how)
-        return [*drawn.scores(Z, self.decoder)]
+    def _drawn(self, pairs: Pairs, negatives: int, purpose: str) -> ScoredPairs:
+        """Some links, with so many made-up ones each. Collective."""
+        seed, layout = self.config.training.seed, self._dataset.layout
+        how = seed, purpose, self._directory, layout, self.graph.mesh
+        return scored_pairs(pairs, negatives, *how)[0]
 
     def _loss_of(self, keys: DropoutKeys) -> Tensor:
         """The share of pairs at own targets; embeddings, and the decoder, get their gradients."""
         negatives = self.config.aim.negatives
 
-        def scored(Z: Tensor) -> Tensor:
+        def scored(Z: Tensor, dZ: Tensor) -> Tensor:
             total = torch.zeros((), dtype=Z.dtype)
             for _, (train, *_) in self._chunks():
-                purpose = f"negatives of epoch {keys.epoch}"
-                loss = pairs_cross_entropy(*self._scored(Z, train, negatives, purpose))
+                drawn = self._drawn(train, negatives, f"negatives of epoch {keys.epoch}")
+                with torch.no_grad():
+                    sources, targets = (rows.requires_grad_() for rows in drawn.ends(Z))
+                loss = pairs_cross_entropy(*drawn.scores_of(sources, targets, self.decoder))
                 share = loss / ((1 + negatives) * self._counts[0])
                 share.backward()
                 total += share.detach()
+                assert sources.grad is not None
+                assert targets.grad is not None
+                dZ.index_add_(0, drawn.targets, targets.grad)
+                dZ += drawn.sources.adjoint(sources.grad, Step(adjoint=True))
             return total
 
         return self._pass.loss_of_all(self._training, keys, scored)
@@ -143,7 +149,8 @@ class ChunkedLinks(ChunkedTask):
             parts = []
             for low, high in pairwise(torch.searchsorted(pairs.targets, bounds).tolist()):
                 here = _of_each(lambda each, low=low, high=high: each[low:high], pairs)
-                parts.append(self._scored(Z, here, negatives, purpose_of(split)))
+                drawn = self._drawn(here, negatives, purpose_of(split))
+                parts.append(drawn.scores(Z, self.decoder))
             links, others = (torch.cat(scores) for scores in zip(*parts, strict=True))
             result |= self.link_scores.of_split(split, links, others, total, self.comm)
         return result

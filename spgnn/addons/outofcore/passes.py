@@ -95,9 +95,9 @@ class ChunkedPass:
         self,
         matrices: Sequence[ChunkMatrix],
         keys: DropoutKeys | None,
-        scored: Callable[[Tensor], Tensor],
+        scored: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """A loss of all outputs [n, f] together, which leaves the gradient in them. Collective."""
+        """A loss of all outputs [n, f] together, which adds to their gradient. Collective."""
         self._gradients = [None] * len(self._parameters)
         last, bounds, Z = self.model.layers - 1, self.graph.bounds, torch.empty(0)
         for chunk, product in self._until_last(matrices, keys, learns=True, again=True):
@@ -107,14 +107,13 @@ class ChunkedPass:
                 dtype = SUM_DTYPE[outputs.dtype]
                 Z = memory_rows(bounds[-1], outputs.shape[1], dtype)
             Z[slice(*bounds[chunk : chunk + 2])] = outputs
-        Z.requires_grad_()
         with self._aside():
-            total = scored(Z)
-            assert Z.grad is not None
-            dZ = Z.grad.to(self.graph.dtype)
+            dZ = memory_rows(bounds[-1], Z.shape[1], Z.dtype).zero_()
+            total = scored(Z, dZ)
+            del Z
 
             def of_chunk(chunk: int, outputs: Tensor) -> tuple[Tensor, Tensor]:
-                return outputs, dZ[slice(*bounds[chunk : chunk + 2])]
+                return outputs, dZ[slice(*bounds[chunk : chunk + 2])].to(outputs.dtype)
 
             for chunk in range(self._chunks):
                 self._through_last(chunk, None, partial(of_chunk, chunk))

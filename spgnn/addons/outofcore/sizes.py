@@ -137,9 +137,8 @@ class DryPass:
         return training, evaluation
 
 
-def _no_loss(Z: Tensor) -> Tensor:
+def _no_loss(Z: Tensor, dZ: Tensor) -> Tensor:
     """A loss of all output rows, whose gradient is zero."""
-    Z.grad = torch.zeros_like(Z)
     return torch.zeros(())
 
 
@@ -179,13 +178,14 @@ class Sizes:
         outputs = labelled * classes * self.itemsize
         return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + of_labels)
 
-    def with_links(self, aim: Aim, held_out: int, width: int) -> Sizes:
+    def with_links(self, aim: Aim, held_out: Sequence[int], width: int) -> Sizes:
         """The same with embeddings and their gradients in memory, and links that are held out."""
         # Of a pair, both rows, their product, and gradients of these; ids, and where rows are.
         pair = 6 * width * self.itemsize + 64
-        trained, scored = self.nonzeros * (1 + aim.negatives), held_out * (1 + aim.eval_negatives)
-        fixed = 4 * self.rows * width * self.itemsize + 16 * self.rows + 32 * held_out
-        fixed += 2 * scored * self.itemsize
+        trained = self.nonzeros * (1 + aim.negatives)
+        scored = max(held_out) * (1 + aim.eval_negatives)
+        fixed = 4 * self.rows * width * self.itemsize + 16 * self.rows + 32 * sum(held_out)
+        fixed += 80 * scored  # scores, and their metrics, which sort them
         pairs = pair * max(trained, scored)
         return replace(self, fixed_bytes=self.fixed_bytes + fixed, pair_bytes=pairs)
 
