@@ -387,6 +387,12 @@ def _check(model: object, graph: DistGraph) -> None:
         raise InputError(f"Embeddings: give a torch.nn.Module, not {type(model).__name__}")
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         raise InputError("Embeddings: the model does not know its widths: call it once before")
+    for part in model.modules():
+        if getattr(part, "cached", None) is True:  # as layers of PyG
+            kind = type(part).__name__
+            raise InputError(
+                f"Embeddings: {kind}(cached=True) stays with the edges of its first call"
+            )
 
 
 def _by_layers(model: nn.Module) -> TypeGuard[Stack]:

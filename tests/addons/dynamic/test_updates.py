@@ -634,12 +634,15 @@ def test_what_cannot_be_updated_says_why():
     freed = ours.graph()
     freed.release()
     repeated, several = spgnn.distribute(Repeated()), trained_like("gcn")
+    pyg = pytest.importorskip("torch_geometric").nn
+    cached = OnEdges(pyg.GCNConv(FEATURES, CLASSES, cached=True))
     for call, words in [
         (coded.update, "has a codec"),
         (freed.update, "has let go of its adjacency"),
         (repeated.update, "has repeated edges"),
         (lambda: spgnn.Embeddings(len, graph), "give a torch.nn.Module, not builtin_function"),
         (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
+        (lambda: spgnn.Embeddings(cached, graph), "stays with the edges of its first call"),
         (lambda: spgnn.Embeddings(model, graph.A), "not a DistMatrix"),
         (lambda: spgnn.infer(model, graph, since=3), "since must be spgnn.Embeddings"),
         (lambda: spgnn.infer(several, graph, since=served), "since is of another model or graph"),
