@@ -133,7 +133,7 @@ class ChunkedGraph:
         )
         stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else self.dtype
         sparse = isinstance(X, CSR)
-        propagates = config.propagates_once(sparse=sparse)
+        propagates = model.takes_propagated and config.propagates_once(sparse=sparse)
         # Whatever is decided, these are in memory.
         tensors = statistics.loops, statistics.row_scale, X, dataset.ids
         fixed = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))

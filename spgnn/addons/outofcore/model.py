@@ -257,6 +257,7 @@ class ChunkedModel:
     """The layers of a model, one at a time, on the rows of any chunk."""
 
     rows: type[ChunkRows] = ChunkRows
+    takes_propagated = True  # where the first layer begins with a product
 
     def __init__(self, model: Stack, edge_dim: int = 0) -> None:
         self.model, self.layers, self.edge_dim = model, model.num_layers, edge_dim

@@ -26,8 +26,8 @@ from spgnn.addons.outofcore.model import (
 )
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.graph import Aggregation, Features, Moments
-from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on
+from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation
+from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on, layer_widths, run_stages
 from spgnn.sparse import SUM_DTYPE
 
 
@@ -174,11 +174,11 @@ class ChunkedSteps(ChunkedModel):
     What a step takes of the one before it, one or several tensors, is one table.
     """
 
-    model: Stepwise  # type: ignore[assignment]  # a stack is cut into layers otherwise
+    model: Stepwise | StackSteps  # type: ignore[assignment]  # a stack is cut into layers otherwise
     rows = StepRows
-    keeps_first = drops_edges = False
+    keeps_first = drops_edges = takes_propagated = False
 
-    def __init__(self, model: Stepwise) -> None:
+    def __init__(self, model: Stepwise | StackSteps) -> None:
         self.model, self.layers, self.jumps = model, model.steps, False
         self.edge_dim, self.edgewise = 0, {}
         self.dtype = next(model.parameters()).dtype
@@ -282,9 +282,118 @@ class ChunkedSteps(ChunkedModel):
         return of_layers[-1]
 
 
-def chunked(model: Network, edge_dim: int = 0) -> ChunkedModel:
+class _NextHop(Exception):
+    """A layer has come to the product after the one that it was to make."""
+
+
+class _Hops(Graph):
+    """A layer's graph: its first products are known, one more is computed, and there it ends."""
+
+    def __init__(self, on: Graph, known: Sequence[Tensor]) -> None:
+        self._on, self._known, self.vertex_ids = on, list(known), on.vertex_ids
+        self.product: Tensor | None = None
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """That of the step's graph."""
+        return self._on.matrix(normalisation)
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """The next product, which layers may overwrite."""
+        if self._known:
+            return self._known.pop(0).clone()
+        if self.product is not None:
+            raise _NextHop
+        self.product = self._on.aggregate(request)
+        return self.product.clone()
+
+    def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+        """The narrower is multiplied, in every step and pass."""
+        return f_out <= f_in
+
+    def moments(self, x: Tensor) -> Moments:
+        """Those of the step's graph."""
+        return self._on.moments(x)
+
+    def total(self, own: Tensor) -> Tensor:
+        """That of the step's graph."""
+        return self._on.total(own)
+
+
+class _CountedHops(_NoRows):
+    """No rows, of which a layer makes products, which are counted."""
+
+    hops = 0
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """A product without rows."""
+        if request.reduce != "sum" or request.edge or request.dropped:
+            raise InputError(
+                "--memory, --spill and --chunks: a layer that aggregates several times needs "
+                "products with the graph's matrix, none of whose edges are dropped"
+            )
+        self.hops += 1
+        operand, first = self.operand(request)
+        return self._combine(request, operand * 0, operand, first=first)
+
+
+class StackSteps:
+    """A stack whose layers aggregate several times, as steps: a layer begins anew with each.
+
+    Besides what a layer takes, the products so far go from step to step.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        if stack.jk_mode is not None:
+            raise InputError("--memory, --spill and --chunks: several products a layer need no jk")
+        self.stack, self.in_channels, self.parameters = stack, stack.in_channels, stack.parameters
+        self._places = list[tuple[int, int]]()
+        ends = stack.in_channels, stack.hidden_channels, stack.num_layers, stack.out_channels
+        dtype = next(stack.parameters()).dtype
+        for number, width in enumerate(layer_widths(*ends, None)[:-1]):
+            rows = _CountedHops()
+            self._of_layer(number, torch.zeros(0, width, dtype=dtype), rows, NO_KEYS)
+            self._places += [(number, hop) for hop in range(max(rows.hops, 1))]
+
+    @property
+    def training(self) -> bool:
+        """As of the stack."""
+        return self.stack.training
+
+    @property
+    def steps(self) -> int:
+        """Number of products."""
+        return len(self._places)
+
+    def step(
+        self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
+    ) -> tuple[Tensor, ...]:
+        """A product of a layer, and after the last one all that follows."""
+        (layer, hop), (H, *known) = self._places[number], rows
+        if not hop:
+            dropped = self.stack.entering(layer, H, on, keys)
+            assert isinstance(dropped, Tensor)
+            H = dropped
+        hops = _Hops(on, known)
+        try:
+            Z = self._of_layer(layer, H, hops, keys)
+        except _NextHop:
+            assert hops.product is not None
+            return (H, *known, hops.product)
+        return (run_stages(self.stack.stages(layer, H, on), Z, on),)
+
+    def _of_layer(self, number: int, H: Tensor, on: Graph, keys: DropoutKeys | None) -> Tensor:
+        layer = self.stack.convolutions[number]
+        Z: Tensor = layer(H, on, **({"keys": keys} if layer.uses_keys else {}))
+        return Z
+
+
+def chunked(model: Network | StackSteps, edge_dim: int = 0) -> ChunkedModel:
     """The layers, or steps, of a model, on edges with so many features."""
-    if isinstance(model, Stepwise):
+    if isinstance(model, Stack) and any(
+        not (layer.aggregates_once or layer.uses_edges) for layer in model.convolutions
+    ):
+        model = StackSteps(model)
+    if isinstance(model, Stepwise | StackSteps):
         return ChunkedSteps(model)
     if isinstance(model, Stack):
         return ChunkedModel(model, edge_dim)

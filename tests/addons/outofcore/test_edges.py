@@ -27,6 +27,8 @@ CASES = [
     {**EDGES, "model": "transformer", "attention_dropout": 0.3, "dropout": 0.2},
     {**EDGES, "model": "crystals", "hidden": 5},
     {**BASE, "model": "unlooped", "random_labels": 0.2, "dropout": 0.2},
+    {**BASE, "model": "simplified", "norm": "batch", "residual": True},
+    {**BASE, "model": "propagated", "hidden": 5, "dropout": 0.2, "prune": False},
 ]
 
 
@@ -56,8 +58,24 @@ class Unlooped(Transformer):
         return nn.GATConv(f_in, f_out, add_self_loops=False, residual=True)
 
 
-for name, model in {"transformer": Transformer, "crystals": Crystals, "unlooped": Unlooped}.items():
-    MODELS.add(name, model)
+class Simplified(nn.Stack):
+    """Two products a layer, with nothing between them."""
+
+    normalisation, loops, convolution = "sym", True, nn.SGConv
+
+    def init_conv(self, f_in, f_out, *, last):
+        return nn.SGConv(f_in, f_out, K=2)
+
+
+class Propagated(Simplified):
+    """Several products a layer, and rows that go around them; then each with weights of its own."""
+
+    def init_conv(self, f_in, f_out, *, last):
+        return nn.TAGConv(f_in, f_out, K=2) if last else nn.APPNP(K=3, alpha=0.2)
+
+
+for model in (Transformer, Crystals, Unlooped, Simplified, Propagated):
+    MODELS.add(model.__name__.lower(), model)
 
 
 @pytest.fixture(scope="module")
