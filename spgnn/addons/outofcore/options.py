@@ -41,7 +41,7 @@ class Storage(Extension):
         """The task that opens its data itself."""
         from spgnn.addons.outofcore.links import task_of  # which needs all of training
 
-        return task_of if self.asked else None
+        return task_of if self.asked and not config.model.registered.typed else None
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what working through rows in chunks does not know."""
