@@ -189,21 +189,26 @@ def as_hetero_data(data: Any) -> Any:
         return data
     from torch_geometric.data import HeteroData  # an optional dependency
 
-    check_halo(data)
     result = HeteroData()
     for key, vertices in data.vertices.items():
         result[key].update({**vertices._shared, **vertices.attributes})
         result[key].num_nodes = vertices.num_nodes
     for name, relation in data.relations.items():
         result[name].update({**relation._shared, **relation.attributes})
-        result[name].edge_index = relation.local_edge_index
+        rows, index = own_edges(data, name)
+        result[name].edge_index = torch.stack((rows[index[0]], index[1]))
     return result.to("cpu")
 
 
-def check_halo(graph: HeteroDistGraph) -> None:
-    """Refuse a graph whose relations have plans of their own, and no edges one by one."""
+def own_edges(graph: HeteroDistGraph, name: EdgeType) -> tuple[Tensor, Tensor]:
+    """Rows of sources, and a relation's edges from places in these to own rows, by own row."""
+    relation, sources = graph.relation(name), graph.vertices[name[0]]
     if graph.covered:
-        raise InputError('batches of several vertex types need whole rows: cover="column"')
+        source, target = torch.from_numpy(relation.index)
+        rows, place = source.unique(return_inverse=True)
+        return rows, torch.stack((place, target))
+    own = torch.arange(*sources.layout.range(graph.comm.rank), device=sources.device)
+    return sources.halo(own).cpu(), relation.local_edge_index.cpu()
 
 
 def drawn_edges(sample: TypedSample) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:

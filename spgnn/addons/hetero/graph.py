@@ -411,7 +411,7 @@ class CoveredRelation(_Relation):
         self.comm, self.attributes = sources.comm, edges.attributes
         self._targets, self._algorithm, self._mesh, self._number = targets, algorithm, mesh, number
         self.edge_weight = edges.attributes.get("edge_weight")
-        self._index = edges.index.cpu().numpy()
+        self.index = edges.index.cpu().numpy()
         # In double precision until it is known what is multiplied.
         self._dtype = torch.float32
         self._matrices: dict[str, DistMatrix] = {}
@@ -470,7 +470,7 @@ class CoveredRelation(_Relation):
 
     def _rows(self, *, single: bool) -> CSR:
         """Own rows, an entry an edge; of several self-loops of a vertex the last if `single`."""
-        source, target = self._index
+        source, target = self.index
         order = np.lexsort((source, target))
         if single:
             first = self.sources.layout.range(self.sources.comm.rank)[0]

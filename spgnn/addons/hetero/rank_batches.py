@@ -30,11 +30,13 @@ from spgnn.addons.batches import (
     TypedSample,
     numbered,
     of_all_ranks,
+    offsets_of,
+    rows_of_ranks,
     step_inputs,
     steps_of,
     union_of,
 )
-from spgnn.addons.hetero.batches import check_halo, completed, drawn_edges
+from spgnn.addons.hetero.batches import completed, drawn_edges, own_edges
 from spgnn.addons.hetero.blocks import EDGE_ATTRIBUTES
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
 from spgnn.errors import InputError, check_choice
@@ -59,7 +61,7 @@ class TypedRanks:
     def __init__(self, graph: HeteroDistGraph, *, local: bool) -> None:
         self.graph, self.comm, self.counts = graph, graph.comm, Counts()
         self.names, self.local = graph.edge_types, local
-        here = [one.local_edge_index.shape[1] for one in graph.relations.values()]
+        here = [own_edges(graph, name)[1].shape[1] for name in self.names]
         sizes = torch.zeros(self.comm.size, len(here), dtype=torch.int64)
         sizes[self.comm.rank] = torch.tensor(here, dtype=torch.int64)
         self.comm.all_reduce(sizes).wait()
@@ -138,29 +140,24 @@ class TypedRankSampler(RankSampler):
         rank = ranks.comm.rank
         draws: dict[str, Any] = {"replace": options.replace, "resample": options.resample}
         for r, name in enumerate(ranks.names):
-            relation = ranks.graph.relation(name)
-            index, sources = relation.local_edge_index.cpu(), ranks.graph.vertices[name[0]]
+            targets, sources = (ranks.graph.vertices[name[end]] for end in (2, 0))
+            columns, index = own_edges(ranks.graph, name)
+            ids = rows_of_ranks(sources.vertex_ids.cpu(), columns, sources.layout, ranks.comm)
             numbers = torch.arange(index.shape[1]) + ranks.edges[name].offsets[rank]
             if ranks.local:
-                own = index[0] < sources.own_rows
-                index, numbers = index[:, own], numbers[own]
-            targets = ranks.graph.vertices[name[2]]
+                first, last = sources.layout.range(rank)
+                is_own = (columns[index[0]] >= first) & (columns[index[0]] < last)
+                index, numbers = index[:, is_own], numbers[is_own]
             lengths = torch.bincount(index[1], minlength=targets.own_rows)
-            pattern = block_pattern(
-                torch.cat((_NONE.new_zeros(1), lengths.cumsum(0))), index[0], sources.halo_rows
+            sampler = NeighborSampler(
+                block_pattern(offsets_of(lengths), index[0], len(columns)),
+                [hop[r] for hop in options.num_neighbors],  # type: ignore[index]
+                vertex_ids=ids,  # type: ignore[arg-type]  # dense
+                row_ids=targets.vertex_ids.cpu(),
+                edge_ids=True,
+                **draws,
             )
-            first, last = sources.layout.range(rank)
-            columns = sources.halo(torch.arange(first, last, device=sources.device)).cpu()
-            self._samplers.append(
-                NeighborSampler(
-                    pattern,
-                    [hop[r] for hop in options.num_neighbors],  # type: ignore[index]
-                    vertex_ids=sources.halo(sources.vertex_ids).cpu(),
-                    row_ids=targets.vertex_ids.cpu(),
-                    edge_ids=True,
-                    **draws,
-                )
-            )
+            self._samplers.append(sampler)
             self._tables.append((columns, numbers))
 
     def own(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
@@ -178,8 +175,7 @@ class TypedRankSampler(RankSampler):
             lengths.append(indptr.diff())
             columns.append(to_row[drawn_columns.long()])
             edges.append(to_edge[places])
-        ends = torch.cat((_NONE.new_zeros(1), torch.cat(lengths).cumsum(0)))
-        return RowEntries(ends, torch.cat(columns), torch.cat(edges))
+        return RowEntries(offsets_of(torch.cat(lengths)), torch.cat(columns), torch.cat(edges))
 
 
 class TypedRankBatches(RankBatches):
@@ -272,7 +268,6 @@ def typed_batches(graph: HeteroDistGraph, options: BatchOptions) -> Strategy:
     comm, (aim, inputs), mode = graph.comm, options.input_nodes, options.mode
 
     def checked() -> Tensor:
-        check_halo(graph)
         check_choice("mode, of several vertex types,", mode, ("exact", "own", "local"))
         if options.sampler != "neighbor":
             raise InputError(f"sampler {options.sampler} is for graphs of one vertex type")

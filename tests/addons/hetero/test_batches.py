@@ -291,19 +291,15 @@ def losses_of(data: Any, ranks: int, name: str, counts: list[int]) -> list[float
     return losses
 
 
-SAID = ("cover=", "time_attr", "mode", "a mask must be bool")
+SAID = ("time_attr", "mode", "a mask must be bool")
 
 
 def refused(rank: int) -> list[str]:
     """What is said on each rank. Collective."""
     messages = []
-    for cover, options in (
-        ("minimum", {}),
-        ("column", {"time_attr": "x"}),
-        ("column", {"mode": "cluster"}),
-        ("column", {"input_nodes": ("paper", torch.ones(1 + rank))}),
-    ):
-        graph = spgnn.distribute(hetero("papers"), cover=cover)
+    graph = spgnn.distribute(hetero("papers"))
+    cases: list[dict[str, Any]] = [{"time_attr": "x"}, {"mode": "cluster"}]
+    for options in (*cases, {"input_nodes": ("paper", torch.ones(1 + rank))}):
         arguments: dict[str, Any] = {"input_nodes": "paper"} | options
         with pytest.raises(InputError) as error:
             NeighborLoader(graph, [2], **arguments)
@@ -333,9 +329,15 @@ def over_ranks(rank: int, ranks: int) -> Any:
     graph = spgnn.distribute(data)
     losses = [losses_of(spgnn.distribute(data_for("papers", n)), ranks, n, c) for n, c in CASES]
     modes = {}
+    covered = spgnn.distribute(data, cover="minimum")
     for mode, replace in (("exact", False), ("exact", True), ("own", False), ("local", False)):
         loader = NeighborLoader(
-            graph, [3, 2], ("paper", "train_mask"), batch_size=6, mode=mode, replace=replace
+            covered if replace else graph,
+            [3, 2],
+            ("paper", "train_mask"),
+            batch_size=6,
+            mode=mode,
+            replace=replace,
         )
         batches = [None if batch is None else contents(batch, data) for batch in loader]
         assert len(batches) == len(loader)
@@ -406,7 +408,7 @@ def test_edges_as_sparse_matrices_and_a_graph_on_one_process():
         sparse[relation].adj_t = torch.sparse_coo_tensor(
             index.flip(0), ones, shape, check_invariants=True
         )
-    for other in (sparse, spgnn.distribute(data)):
+    for other in (sparse, spgnn.distribute(data), spgnn.distribute(data, cover="minimum")):
         for one, batch in zip(
             NeighborLoader(data, [-1], "paper", batch_size=13),
             NeighborLoader(other, [-1], "paper", batch_size=13),
