@@ -376,7 +376,7 @@ class GivenModel(Task):
         loss: Aim | str | LossFunction,
         *,
         target: str | None,
-        forward: Callable[[nn.Module, Any], Any] | None,
+        forward: Callable[..., Any] | None,
         metrics: Sequence[Metric],
         seed: int,
         weight_decay: float,
@@ -466,11 +466,14 @@ class GivenModel(Task):
     def _call(self) -> Tensor:
         """Call the model; of rows of several vertex types, those whose labels are learnt."""
         graph, model = self.graph, self.model
+        keys: tuple[DropoutKeys | None, ...] = ()
+        if getattr(self._forward or model, "takes_keys", False):
+            of_epoch = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
+            keys = (of_epoch if model.training else None,)
         if self._forward is not None:
-            result = self._forward(model, graph)
-        elif getattr(model, "takes_keys", False):
-            keys = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
-            result = model(*graph.model_inputs(True), keys if model.training else None)
+            result = self._forward(model, graph, *keys)
+        elif keys:
+            result = model(*graph.model_inputs(True), *keys)
         else:
             by_graph = takes_graph(model)
             edges = {} if by_graph else edge_arguments(model, graph)

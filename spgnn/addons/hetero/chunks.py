@@ -142,6 +142,8 @@ class HeteroChunks:
         On all ranks, if the memory is too little, or a layer looks at more than its neighbours.
     """
 
+    takes_keys = True  # of dropout, as models do
+
     def __init__(
         self, graph: HeteroDistGraph, *, spill: str, memory: int | str | None = None
     ) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from spgnn.addons.hetero.chunks import HeteroChunks
 from spgnn.addons.hetero.data import distribute_types
@@ -21,7 +20,7 @@ from spgnn.data import label_columns
 from spgnn.errors import InputError
 from spgnn.frontend import Placement
 from spgnn.graph import GraphCodecs
-from spgnn.nn import DropoutKeys, evaluating, weights_of
+from spgnn.nn import evaluating, weights_of
 from spgnn.progress import working
 from spgnn.train import GivenModel, Predictions, decaying_first
 
@@ -64,24 +63,18 @@ class TypedTask(GivenModel):
             self.has_budget, memory = True, storage.memory or None
             self._chunks = HeteroChunks(graph, spill=storage.spill, memory=memory)
         self.graph, self.comm, self.model, self.vertices = graph, comm, model, vertices
-        self._forward, self._seed, self._epoch = None, training.seed, -1
+        self._forward, self._seed, self._epoch = self._chunks, training.seed, -1
         if learns:
             super().__init__(
                 model,
                 graph,
                 config.aim,
                 target=vertices.name,
-                forward=None,
+                forward=self._chunks,
                 metrics=(),
                 seed=training.seed,
                 weight_decay=training.weight_decay,
             )
-
-    def _call(self) -> Tensor:
-        if self._chunks is None:
-            return super()._call()
-        keys = DropoutKeys(self.vertices.vertex_ids, self._seed, self._epoch)
-        return self._chunks(self.model, keys=keys if self.model.training else None)
 
     def close(self) -> None:
         """Remove what lies on the disk."""

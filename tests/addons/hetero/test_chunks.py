@@ -63,7 +63,7 @@ def both_ways(
             if disk:
                 chunks = HeteroChunks(graph, spill=path)
                 chunks._budget = lambda model: 60_000  # type: ignore[method-assign]
-            trainer = spgnn.Trainer(model, graph, lr=0.01, forward=chunks)
+            trainer = spgnn.Trainer(model, graph, lr=0.01, seed=3, forward=chunks)
             history = [epoch["loss"] for epoch in trainer.fit(2)]
             if chunks is None:
                 scores = spgnn.infer(model, graph)
