@@ -209,7 +209,7 @@ class ChunkedSteps(ChunkedModel):
         return self.model.step(number, tuple(inputs), rows, keys_on(keys, rows.vertex_ids))
 
     def _asks(self, number: int) -> _NoRows:
-        """What a step asks for, as the model is now."""
+        """The run on no rows, of a step as the model is now."""
         if (number, self.model.training) not in self._seen:
             self._see(number)
         return self._seen[number, self.model.training]
@@ -250,7 +250,7 @@ class ChunkedSteps(ChunkedModel):
         raise AssertionError("a step asks for the same of any rows")
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
-        """What a step returns, side by side."""
+        """The results of a step, side by side."""
         assert isinstance(rows, StepRows)
         results = self._run(number, H, rows, keys)
         return results[0] if len(results) == 1 else torch.cat(results, 1)
@@ -272,13 +272,14 @@ class ChunkedSteps(ChunkedModel):
         """Let the norms of a step update their running moments: a run on no rows."""
         request = self.requests[number]
         Z = request.operand.detach() * 1 if self.multiplies_in(number) else None
-        known = {"groups": groups, "updates": True, "num_nodes": 2}
-        rows = StepRows(NO_KEYS.vertex_ids, Z, first=request.first, **known)  # type: ignore[arg-type]
+        rows = StepRows(
+            NO_KEYS.vertex_ids, Z, first=request.first, groups=groups, updates=True, num_nodes=2
+        )
         with torch.no_grad():
             self._run(number, self._nothing(number), rows, None)
 
     def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
-        """Those of the last step."""
+        """The result of the last step."""
         return of_layers[-1]
 
 

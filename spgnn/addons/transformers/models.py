@@ -89,7 +89,7 @@ class _Network(_Model, Stepwise):
     @property
     @abstractmethod
     def first(self) -> Sequence[nn.Module]:
-        """What the features are multiplied by."""
+        """Modules that multiply the features."""
 
     @property
     @abstractmethod
@@ -97,7 +97,7 @@ class _Network(_Model, Stepwise):
         """Rates of dropout."""
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
-        """Those that the features are multiplied by, and all others."""
+        """Parameters that multiply the features, and all others."""
         first = [p for part in self.first for p in part.parameters()]
         ids = set(map(id, first))
         return [first, [p for p in self.parameters() if id(p) not in ids]]
@@ -215,7 +215,7 @@ gnn_num_layers, gnn_dropout, graph_weight, aggregate
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Of both branches."""
+        """Rates of both branches."""
         return self.trans_conv.dropout, self.graph_conv.dropout
 
     @property
@@ -348,7 +348,7 @@ global_dropout, heads, beta, qk_shared, pre_ln, post_bn, local_attn
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Of features, local and global layers."""
+        """Rates for features, local and global layers."""
         return self.in_drop, self.dropout, self.global_dropout
 
     @property
@@ -512,7 +512,7 @@ class GPS(_Network):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Of all layers."""
+        """The rate in all layers."""
         return (self.dropout,)
 
     @property
