@@ -290,8 +290,8 @@ class _NextHop(Exception):
 class _Hops(Graph):
     """A layer's graph: its first products are known, one more is computed, and there it ends."""
 
-    def __init__(self, on: Graph, known: Sequence[Tensor]) -> None:
-        self._on, self._known, self.vertex_ids = on, list(known), on.vertex_ids
+    def __init__(self, on: Graph, products: Sequence[Tensor]) -> None:
+        self._on, self._products, self.vertex_ids = on, list(products), on.vertex_ids
         self.product: Tensor | None = None
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
@@ -300,8 +300,8 @@ class _Hops(Graph):
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """The next product, which layers may overwrite."""
-        if self._known:
-            return self._known.pop(0).clone()
+        if self._products:
+            return self._products.pop(0).clone()
         if self.product is not None:
             raise _NextHop
         self.product = self._on.aggregate(request)
@@ -312,7 +312,7 @@ class _Hops(Graph):
         return f_out <= f_in
 
     def moments(self, x: Tensor) -> Moments:
-        """Those of the step's graph."""
+        """Moments that the step's graph has."""
         return self._on.moments(x)
 
     def total(self, own: Tensor) -> Tensor:
@@ -369,17 +369,17 @@ class StackSteps:
         self, number: int, rows: tuple[Tensor, ...], on: Graph, keys: DropoutKeys | None
     ) -> tuple[Tensor, ...]:
         """A product of a layer, and after the last one all that follows."""
-        (layer, hop), (H, *known) = self._places[number], rows
+        (layer, hop), (H, *products) = self._places[number], rows
         if not hop:
             dropped = self.stack.entering(layer, H, on, keys)
             assert isinstance(dropped, Tensor)
             H = dropped
-        hops = _Hops(on, known)
+        hops = _Hops(on, products)
         try:
             Z = self._of_layer(layer, H, hops, keys)
         except _NextHop:
             assert hops.product is not None
-            return (H, *known, hops.product)
+            return (H, *products, hops.product)
         return (run_stages(self.stack.stages(layer, H, on), Z, on),)
 
     def _of_layer(self, number: int, H: Tensor, on: Graph, keys: DropoutKeys | None) -> Tensor:
