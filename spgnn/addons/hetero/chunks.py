@@ -39,6 +39,7 @@ from spgnn.pattern import Pattern
 _PIECE = 1024  # rows that are copied from or to a file at a time
 _PANEL_BYTES = 1 << 24  # of columns that travel between ranks at a time
 _COPIES = 8  # of a chunk's rows, as wide as they become, in forward and backward
+_COPIES_A_RELATION = 6  # more, for each relation that they are sources or targets of
 _EDGE_BYTES = 160  # of numbers and scores of an edge
 
 Rows = dict[str, Tensor]
@@ -277,14 +278,17 @@ class HeteroChunks:
         if budget is None:
             return [0, rows]
 
+        ends = [relation for relation in self._starts if relation[2] == name]
+
         def of_row(kind: str) -> int:
-            return (step.before.get(kind, 0) + _COPIES * model.width) * itemsize
+            roles = sum(source == kind for source, *_ in ends) + len(ends) * (kind == name)
+            copies = _COPIES + _COPIES_A_RELATION * roles
+            return (step.before.get(kind, 0) + copies * model.width) * itemsize
 
         costs = np.full(rows, of_row(name), np.int64)
-        for relation, starts in self._starts.items():
-            if relation[2] == name:
-                lengths = starts.diff().numpy()
-                costs += lengths * (of_row(relation[0]) + _EDGE_BYTES)
+        for relation in ends:
+            lengths = self._starts[relation].diff().numpy()
+            costs += lengths * (of_row(relation[0]) + _EDGE_BYTES)
         most = int(costs.max(initial=0))
         if most > budget:
             needed = (self._memory or 0) + 2 * (most - budget)
@@ -343,6 +347,8 @@ class HeteroChunks:
         step, layer = self._steps[number], _Step(model, number)
         for name in step.types:
             for first, last in pairwise(step.bounds[name]):
+                if self._memory is not None and 2 * resident_bytes() > self._memory:
+                    give_back_holes()
                 chunk, places = self._chunk(name, first, last)
                 x: Rows = {}
                 for kind, width in step.before.items():
