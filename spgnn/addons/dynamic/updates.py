@@ -42,7 +42,7 @@ class Watcher(Protocol):
         """In-edges of these own vertices changed; rows [2, k] are asked for, (row, rank)."""
 
     def rows_changed(self, rows: Mapping[str, Int64]) -> None:
-        """What the graph has of these own vertices changed, by name."""
+        """Rows of these own vertices changed, arrays of the graph by name."""
 
     def vertices_added(self, first: int, count: int) -> None:
         """New vertices come before this column."""
@@ -74,7 +74,7 @@ def routed(
 def answers(
     comm: Communicator, ranks: Int64, numbers: Int64, look: Callable[[Int64], Int64]
 ) -> Int64:
-    """What these ranks have for numbers. Collective."""
+    """Look numbers up at these ranks, one for each. Collective."""
     (queried,), counts, order = routed(comm, ranks, numbers)
     result, there = np.empty_like(numbers), torch.from_numpy(look(queried))
     result[order] = swap_rows(comm, there, counts.reversed()).numpy()

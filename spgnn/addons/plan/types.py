@@ -39,7 +39,7 @@ class TypedArrays(Protocol):
 def plan_types(
     arrays: TypedArrays, how: Placement, ranks: int, *, config: TrainConfig, halo: bool
 ) -> tuple[Placement, Labels, dict[str, Any] | None, dict[str, Any]]:
-    """Of every cover and objective, the one whose busiest rank moves least, on rank 0.
+    """The cover and objective whose busiest rank moves least, on rank 0.
 
     Bytes are those of an epoch of the registered models of several types: each layer moves rows of
     ``hidden`` columns there and back, once a source type where whole rows travel, else as the plan
