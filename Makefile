@@ -49,7 +49,7 @@ test:
 	$(MAKE) --no-print-directory SETS=all --jobs=2 --keep-going --output-sync=target lint tests
 
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
-ABOVE := tests/addons tests/docs tests/experiments tests/systems
+ABOVE := tests/addons tests/docs tests/experiments tests/support tests/systems
 tests:
 	PYTHONPATH=tests/without_addons $(PYTEST) $(addprefix --ignore=,$(ABOVE))
 	$(PYTEST) $(ABOVE)

@@ -20,7 +20,8 @@ from spgnn.exchange.codec import BITS
 from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
-from spgnn.nn import Network
+from spgnn.graph import RECIPES
+from spgnn.nn import Convolution, Network
 from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
@@ -350,12 +351,19 @@ class Model(Record):
     @property
     def propagates(self) -> bool:
         """True if the first layer begins with a product with A."""
-        return self.multiplies and not self.attends_globally
+        sums = self.layer.accepts_propagated and self.layer.forward is Convolution.forward
+        return sums and self.multiplies and not self.attends_globally
 
     @property
     def multiplies(self) -> bool:
         """True if all aggregations are products with A."""
         return not self.attends and not self.reduces_rows and not self.uses_edges
+
+    @property
+    def layer(self) -> type[Convolution]:
+        """The class of its layers, of a stack of them."""
+        kind: type[Convolution] = getattr(self.registered, "convolution", Convolution)
+        return kind
 
     @property
     def uses_edges(self) -> bool:
@@ -365,7 +373,8 @@ class Model(Record):
     @property
     def makes_all_rows(self) -> bool:
         """True if no layer may leave rows out."""
-        return self.takes_all_rows or self.uses_edges or self.attends_globally
+        several = self.layer.forward is not Convolution.forward
+        return self.takes_all_rows or self.uses_edges or self.attends_globally or several
 
     @property
     def reduces_rows(self) -> bool:
@@ -677,13 +686,22 @@ class TrainConfig(Configuration):
         order, options = self.algorithm.order, model.options
         if order != "auto":  # which others than GCN do not know
             options["order"] = order
-        return model.registered.of(
+        network = model.registered.of(
             self.widths(features, outputs),
             dropout=model.dropout,
             input_dropout=model.input_dropout,
             seed=self.training.seed,
             **options,
         )
+        matrix = int(network.loops), network.normalisation
+        for layer in getattr(network, "convolutions", ()):
+            wants = getattr(layer, "normalisation", None)
+            if wants is not None and RECIPES[wants] != matrix:
+                raise InputError(
+                    f"--model {model.model}: its layers take the matrix {wants!r}, and it is "
+                    f"registered with normalisation {matrix[1]!r}, loops {network.loops}"
+                )
+        return network
 
     def propagates_once(self, *, sparse: bool) -> bool:
         """True if A·X is computed once; of sparse X, which fills in, only for recomputed halos."""
@@ -749,13 +767,15 @@ def refused(config: TrainConfig) -> Iterator[str]:
             check_attention(config.distribution, named)
         elif ability not in config.distribution.can:
             yield f"{named} needs {WHOLE_ROWS}"
-        if how.recompute_halo:
-            yield f"{named} cannot begin with A·X: no --recompute-halo"
         if named != with_edges and config.data.normalisation not in ("auto", "none"):
             yield f"{named} weighs edges itself: it needs data.normalisation auto"
     if model.registered.needs_edges and not model.edge_dim:
         named = f"--model {model.model}"
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
+    own_forward = model.layer.forward is not Convolution.forward
+    if model.attends and own_forward and config.opener is None:
+        why = "has layers with a forward of their own: spgnn.Trainer(model, graph) trains it"
+        yield f"--model {model.model} {why}"
     if model.uses_edges and (aim.inductive or aim.task != "vertices"):
         yield f"{with_edges} trains labels of vertices on the whole graph"
     if model.attends_globally and how.recompute_halo:
@@ -765,6 +785,10 @@ def refused(config: TrainConfig) -> Iterator[str]:
     yield from refused_models(model, aim)
 
     if how.recompute_halo:
+        if not model.propagates:
+            named = with_edges if model.uses_edges else f"--model {model.model}"
+            named = f"--aggregate {model.aggregate}" if model.reduces_rows else named
+            yield f"{named} cannot begin with A·X: no --recompute-halo"
         if model.layers < 2:
             yield "--recompute-halo needs --layers 2 or more: one layer has no hidden rows"
         if how.order == "paper":

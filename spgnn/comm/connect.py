@@ -230,6 +230,8 @@ class _PromptStore(Store):
     def delete_key(self, key: str) -> bool:
         return self._file.delete_key(key)
 
+    deleteKey = delete_key  # what torch calls it from C++
+
     def check(self, keys: list[str]) -> bool:
         return self._file.check(keys)
 

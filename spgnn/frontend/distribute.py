@@ -98,8 +98,8 @@ def distribute(
     algo, c, exchange, cover, node_size, groups, relays
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Under cover ``"auto"``, products
         with A move what minimum covers ask for, and whole rows travel for halos, attention and
-        codecs; each has a plan of its own, which is made when it is first needed. Only ``"1d"``
-        with whole rows has a halo.
+        codecs; each has a plan of its own, which is made when it is first needed. Where a scheme
+        or cover moves sums alone, the rows of halos travel as under ``"1d"``.
     objective : {"auto", "both", "send", "cover"}
         What the partition minimises, see :func:`spgnn.partition.partition`; ``"auto"`` is
         ``"cover"`` under cover ``"minimum"``, and else ``"both"``.

@@ -97,12 +97,6 @@ class DistVertices(ABC):
         Tensor [own + received, …]
             Where nothing is received, one row of zeros takes its place: so a halo never has as
             many rows as there are own vertices, unless the rank is alone.
-
-        Raises
-        ------
-        InputError
-            If the graph was distributed with another algorithm than ``"1d"``, or a cover was named
-            that is not ``"column"``.
         """
         rows = self._exchanged(self.halo_matrix().halo, H_local, self.own_rows)
         if self._padding:

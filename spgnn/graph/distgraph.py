@@ -228,8 +228,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             raise InputError(f"target={name!r} is for graphs of several vertex types")
         return self
 
-    def _coded_matrix(self, kind: Any) -> DistMatrix:
-        return self._matrices.get(kind)
+    def _coded_matrix(self, name: str) -> DistMatrix:
+        return self._matrices.coded(name)
 
     @property
     def given_edges(self) -> Edges | None:
@@ -318,7 +318,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
     @on_cpu
     def halo_matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
-        """The same for halos and attention, whose rows travel whole. Collective when it is built.
+        """The same for halos: rows travel whole, by 1D where the scheme's do not. Collective.
 
         Raises
         ------
@@ -327,6 +327,12 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         """
         self._settle()
         return self._matrices.with_halo(normalisation)
+
+    @on_cpu
+    def attention_matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
+        """The same for attention, of the scheme if that knows attention. Collective."""
+        self._settle()
+        return self._matrices.attended(normalisation)
 
     @on_cpu
     def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:

@@ -114,7 +114,8 @@ class DryGraph(LayerGraph):
     def moments(self, x: Tensor) -> Moments:
         """Moments without data."""
         width = x.shape[1]
-        self.A.sums += [width + 1, 2 * width, 2 * width]  # and backward
+        if self.A is not None:
+            self.A.sums += [width + 1, 2 * width, 2 * width]  # and backward
         return moments(x, self.own_rows, None)
 
     def total(self, own: Tensor) -> Tensor:

@@ -24,6 +24,8 @@ from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
 
+_OTHER = "-rows"  # after the name of a matrix whose rows travel whole, where the scheme's do not
+
 
 @dataclass(frozen=True, eq=False)
 class NormalisedRows:
@@ -144,47 +146,66 @@ class GraphMatrices:
     ) -> None:
         self._share, self._comm = share, comm
         self._algorithm, self._products = algorithm, products
+        aware = replace(algorithm, exchange="sparsity-aware")
+        self._rows = algorithm if "whole_rows" in aware.can else Algorithm()
         self.repeated, self._codecs = repeated, codecs
-        self._built: dict[Normalisation, DistMatrix] = {}  # those with a halo
-        self._multiplied: dict[Normalisation, DistMatrix] = {}
+        self._built: dict[tuple[Normalisation, Algorithm], DistMatrix] = {}
+        self._multiplied: dict[Normalisation, DistMatrix] = {}  # by `products`
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        self._meshes = {algorithm.axes(comm.size): self.mesh}
 
-    def __contains__(self, kind: str) -> bool:
+    def __contains__(self, kind: Normalisation) -> bool:
         """True if the matrix of this kind that has a halo is built already."""
-        return kind in self._built
+        return (kind, self._rows) in self._built
 
     def get(self, kind: Normalisation) -> DistMatrix:
         """The matrix of a kind, to multiply with. Collective when it is built."""
         released = self._share.adjacency is None
-        if self._products is None or (released and kind in self._built):
-            return self.with_halo(kind)
+        if self._products is None or (released and (kind, self._algorithm) in self._built):
+            return self._of(kind, self._algorithm)
         if kind not in self._multiplied:
             A = self._multiplied[kind] = self._build(kind, self._products)
             A.build_with_halo = self._halo_of(kind)
         return self._multiplied[kind]
 
     def with_halo(self, kind: Normalisation) -> DistMatrix:
-        """The same for halos and attention. Collective when it is built."""
-        if kind not in self._built:
-            A = self._built[kind] = self._build(kind, self._algorithm)
+        """The same for halos, by 1D where the scheme's rows do not travel whole. Collective."""
+        return self._of(kind, self._rows)
+
+    def attended(self, kind: Normalisation) -> DistMatrix:
+        """The same for attention, whose partial softmaxes travel as sums do. Collective."""
+        attends = "attention" in self._algorithm.can
+        return self._of(kind, self._algorithm if attends else self._rows)
+
+    def coded(self, name: str) -> DistMatrix:
+        """The matrix whose codec has this name. Collective when it is built."""
+        kind, is_other, _ = name.partition(_OTHER)
+        return self._of(kind, self._rows if is_other else self._algorithm)  # type: ignore[arg-type]
+
+    def _of(self, kind: Normalisation, algorithm: Algorithm) -> DistMatrix:
+        if (kind, algorithm) not in self._built:
+            A = self._built[kind, algorithm] = self._build(kind, algorithm)
+            other = algorithm != self._algorithm
+            number = list(RECIPES).index(kind) + other * len(RECIPES)
             ids = self._share.vertex_ids.to(self._device)
-            self._codecs.put(A, kind, list(RECIPES).index(kind), ids)
-        return self._built[kind]
+            self._codecs.put(A, kind + _OTHER * other, number, ids)
+        return self._built[kind, algorithm]
 
     def _build(self, kind: Normalisation, algorithm: Algorithm) -> DistMatrix:
         check_choice("matrix", kind, tuple(RECIPES))
-        self._comm.check_agreement(
-            "graph.matrix", normalisation=kind, multiplied=algorithm is self._products
-        )
+        self._comm.check_agreement("graph.matrix", normalisation=kind, algorithm=repr(algorithm))
+        axes = algorithm.axes(self._comm.size)
+        if axes not in self._meshes:
+            self._meshes[axes] = Mesh.build(self._comm, axes)
         rows = self.rows(kind)
-        return rows.matrix(self._share.layout, self.mesh, algorithm).to(self._device)
+        return rows.matrix(self._share.layout, self._meshes[axes], algorithm).to(self._device)
 
     def _halo_of(self, kind: Normalisation) -> Callable[[], DistMatrix]:
-        """`with_halo` for a matrix that outlives this, or is of a graph before an update."""
+        """The scheme's, for a matrix that outlives this, or is of a graph before an update."""
         alone = copy(self)
         alone._multiplied = {}  # so that no matrix knows itself
-        return partial(alone.with_halo, kind)
+        return partial(alone._of, kind, self._algorithm)
 
     def rows(self, kind: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
@@ -209,12 +230,14 @@ class GraphMatrices:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
         again = target == torch.float64 != self._dtype and self._share.adjacency is not None
         # Scalings were rounded to float32: they are made again where they are asked for.
-        self._built, self._multiplied = (
-            {k: A.to(target) for k, A in built.items() if not again or RECIPES[k][1] == "none"}
-            for built in (self._built, self._multiplied)
-        )
-        for kind, A in self._built.items():
-            self._codecs.replace(kind, A)
+
+        def moved(kind: Normalisation) -> bool:
+            return not again or RECIPES[kind][1] == "none"
+
+        self._built = {key: A.to(target) for key, A in self._built.items() if moved(key[0])}
+        self._multiplied = {k: A.to(target) for k, A in self._multiplied.items() if moved(k)}
+        for (kind, algorithm), A in self._built.items():
+            self._codecs.replace(kind + _OTHER * (algorithm != self._algorithm), A)
         if isinstance(target, torch.dtype):
             self._dtype = target
         else:

@@ -262,8 +262,12 @@ class Graph(ABC):
         """A, normalised. Collective when it is asked for first."""
 
     def halo_matrix(self, normalisation: Normalisation = "none") -> Matrix:
-        """A whose rows travel whole, for halos, attention and edges one by one. Collective."""
+        """A whose rows travel whole, for halos and edges one by one. Collective."""
         return self.matrix(normalisation)
+
+    def attention_matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """A for attention without numbers of edges: partial softmaxes may travel. Collective."""
+        return self.halo_matrix(normalisation)
 
     @property
     def local_edges(self) -> LocalEdges:
@@ -391,8 +395,10 @@ class Graph(ABC):
                 CSR(A.local_pattern), A.halo(operand), reduce=request.reduce
             )
             return largest
-        A, scores = self.halo_matrix(request.normalisation), request.scores
+        scores = request.scores
         assert scores is not None
+        matrix = self.attention_matrix if scores.edges is None else self.halo_matrix
+        A = matrix(request.normalisation)
         return attend(
             A,
             operand,
@@ -442,7 +448,7 @@ class Graph(ABC):
 def fetch_ids(graph: Graph, dropped: EdgeDropout, normalisation: Normalisation) -> None:
     """Fetch ids of other ranks that dropout of attention asks for, before it does. Collective."""
     ids = graph._edge_dropout(dropped)
-    graph.halo_matrix(normalisation).attention.ids(ids.vertex_ids, ids.row_columns)
+    graph.attention_matrix(normalisation).attention.ids(ids.vertex_ids, ids.row_columns)
 
 
 def edge_dropout_factors(graph: Graph, dropped: EdgeDropout, weights: Tensor) -> Tensor:

@@ -143,7 +143,8 @@ class AttentionConv(Convolution):
         if edge_attr is not None and self.lin_edge is not None:
             fill = self.fill_value if self.add_self_loops else None
             A = graph.halo_matrix(self.normalisation)
-            edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
+            wide = edge_attr.to(self.lin_edge.weight.dtype)
+            edges = self.lin_edge(self._edge_order.features(graph, A, wide, fill))
         operand, scores = self._scored(H, graph, edges, keys)
         request = Aggregation(operand, normalisation=self.normalisation, reduce="attention")
         return replace(request, scores=scores, dropped=self.dropped(graph, keys))

@@ -140,6 +140,8 @@ class SAGEConv(Convolution):
         Neighbours are ``relu(H W + b)``.
     """
 
+    accepts_propagated = True
+
     def __init__(
         self,
         in_channels: Channels,
@@ -205,6 +207,7 @@ class GraphConv(Convolution):
     """
 
     uses_own_rows = True
+    accepts_propagated = True
 
     def __init__(
         self,

@@ -197,8 +197,9 @@ class BatchNorm(Norm):
         if momentum is None:
             momentum = 1.0 / float(module.num_batches_tracked)
         unbiased = moments.variance * (moments.count / (moments.count - 1))
-        module.running_mean.lerp_(moments.centre + moments.mean, momentum)
-        module.running_var.lerp_(unbiased, momentum)
+        mean, dtype = moments.centre + moments.mean, module.running_mean.dtype
+        module.running_mean.lerp_(mean.to(dtype), momentum)
+        module.running_var.lerp_(unbiased.to(dtype), momentum)
 
     def reset_running_stats(self) -> None:
         """Forget all statistics."""
