@@ -51,10 +51,8 @@ from .norm import LayerNorm as LayerNorm
 from .norm import Norm as Norm
 from .norm import PairNorm as PairNorm
 from .norm import Stage as Stage
-from .norm import flatten_stages as flatten_stages
 from .norm import norm_of as norm_of
 from .norm import run_stages as run_stages
-from .norm import run_until as run_until
 from .norm import stages_between as stages_between
 from .rowwise import DropoutKeys as DropoutKeys
 from .rowwise import activation_of as activation_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,6 @@ from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.rowwise import Activation, Rule, Update, activated, rule_of
-from spgnn.torch_internals import has_hooks
 
 NormGraph = AnyGraph | Communicator
 # What runs between two aggregations, on rows [n, f]: row-wise modules and functions, and norms.
@@ -380,17 +379,6 @@ def stages_between(
     return [last, *first] if act_first else [*first, last]
 
 
-def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:
-    """The stages with each Sequential opened, so that a norm is a stage of its own."""
-    result: list[Stage] = []
-    for stage in stages:
-        if isinstance(stage, nn.Sequential) and not has_hooks(stage):
-            result += flatten_stages(stage)
-        else:
-            result.append(stage)
-    return result
-
-
 def run_stages(
     stages: Sequence[Stage], Z: Tensor, graph: Graph, shift: Tensor | None = None
 ) -> Tensor:
@@ -403,17 +391,6 @@ def run_stages(
     shift : Tensor [f], optional
         The bias: the first stage gets it where that is a norm or an `Update`.
     """
-    Z, shift = run_until(len(stages), stages, Z, graph, shift)
-    return Z if shift is None else Z.add_(shift.to(Z.dtype))
-
-
-def run_until(
-    stop: int, stages: Sequence[Stage], Z: Tensor, graph: Graph, shift: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """Run stages up to number `stop`: the rows that it is given, and a bias that it gets apart.
-
-    Parameters are otherwise those of `run_stages`.
-    """
     for place, stage in enumerate(stages):
         waits = isinstance(stage, Update) or takes_shift(stage)
         if isinstance(stage, Skip):  # sums commute: a norm that follows gets the bias
@@ -421,14 +398,12 @@ def run_until(
         if shift is not None and not waits:
             # In place: nobody keeps the product itself.
             Z, shift = Z.add_(shift.to(Z.dtype)), None
-        if place == stop:
-            break
         Z = run_stage(stage, Z, graph, shift)
         if isinstance(stage, LinearStage):
             shift = stage.bias
         elif not isinstance(stage, Skip):
             shift = None
-    return Z, shift
+    return Z if shift is None else Z.add_(shift.to(Z.dtype))
 
 
 def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,27 +38,24 @@ from spgnn.nn import (
     DropoutKeys,
     Norm,
     Stack,
-    Stage,
     dropout,
-    flatten_stages,
     keys_on,
     layer_widths,
     run_stages,
-    run_until,
 )
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
+
+NO_KEYS = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
 
 
 @dataclass(eq=False)
 class VertexMoments:
     """Mean and variance of what one norm takes, over all vertices."""
 
-    norm: Norm | None
     mean: Tensor
     variance: Tensor
     count: int
-    shift: Tensor | None = None
     # both float64 over all ranks, once computed: rows sent backward then have their share
     gradient: list[Tensor] | None = None
     leaves = 2
@@ -77,28 +74,17 @@ class VertexMoments:
         moments = Moments(centred, centre, mean, variance, self.count, updates=updates)
         return moments, [mean, variance] if leaf else []
 
-    def update_running(self, dtype: torch.dtype) -> None:
-        """Let the norm update its running moments."""
-        if self.count > 1 and self.norm is not None:
-            moments, _ = self.of(self.mean[None].to(dtype), leaf=False)
-            if self.shift is not None:
-                moments = replace(moments, centre=moments.centre + self.shift)
-            self.norm.remember(moments)
-
 
 class MomentSums:
     """Number, mean and squared distances from it, of rows that come chunk by chunk."""
 
     def __init__(self) -> None:
-        self._norm: Norm | None = None
-        self._shift: Tensor | None = None
         self._rows = 0
         self._mean = self._squares = torch.zeros(0, dtype=torch.float64)
 
-    def add(self, norm: Norm | None, x: Tensor, shift: Tensor | None = None) -> None:
-        """Rows [rows, f] that a norm takes, and the bias that it gets apart from them."""
+    def add(self, x: Tensor) -> None:
+        """Rows [rows, f] that a norm takes."""
         if len(self._mean) != x.shape[1]:
-            self._norm, self._shift = norm, None if shift is None else shift.detach().clone()
             self._mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
         rows = len(x)
         if not rows:
@@ -123,21 +109,53 @@ class MomentSums:
             squares = squares + rows * (mean - middle).square()
             comm.all_reduce(squares).wait()
             rows, mean = count, middle
-        return VertexMoments(self._norm, mean, squares / max(rows, 1), rows, self._shift)
+        return VertexMoments(mean, squares / max(rows, 1), rows)
 
 
-class VertexSums(Protocol):
-    """Sums over all vertices, whose shares come chunk by chunk."""
+@dataclass(eq=False)
+class VertexTotal:
+    """A sum over all vertices."""
 
-    @property
-    def add(self) -> Callable[..., None]:
-        """The procedure that adds a share."""
+    value: Tensor
+    # float64 over all ranks, once computed: rows sent backward then have it
+    gradient: list[Tensor] | None = None
+    leaves = 1
 
-    def over_ranks(self, comm: Communicator) -> Any:
-        """The sums of all vertices, as each chunk takes them. Collective."""
+    def of(self, own: Tensor, *, leaf: bool) -> tuple[Tensor, list[Tensor]]:
+        """The sum, as some rows take it that have a share in it; and the leaf."""
+        value = self.value.to(own.dtype).requires_grad_(leaf)
+        if self.gradient is not None and own.requires_grad:
+            (gradient,) = (each.to(own.dtype) for each in self.gradient)
+            nothing = own - own.detach()
+            nothing.register_hook(lambda G: gradient)
+            value = value + nothing
+        return value, [value] if leaf else []
 
 
-Share = tuple[Callable[[], VertexSums], tuple[Any, ...]]  # and the arguments of `add`
+class TotalSums:
+    """A sum whose shares come chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, own: Tensor) -> None:
+        """The share of some rows."""
+        self._total = own.double() if self._total is None else self._total + own
+
+    def over_ranks(self, comm: Communicator) -> VertexTotal:
+        """The sum over all vertices. Collective."""
+        assert self._total is not None
+        if comm.size > 1:
+            comm.all_reduce(self._total).wait()
+        return VertexTotal(self._total)
+
+
+VertexSums = MomentSums | TotalSums
+"""Sums over all vertices, whose shares come chunk by chunk."""
+
+
+class Arrived(Exception):
+    """A layer has come to what was to be computed of it."""
 
 
 class MomentGradients:
@@ -163,7 +181,14 @@ class MomentGradients:
 
 
 class ChunkRows(Graph):
-    """The rows of one chunk, as a layer's graph: its aggregation is a product that is given."""
+    """The rows of one chunk, as a layer's graph: its aggregation is a product that is given.
+
+    It stops a layer at its aggregation, or once it has so many shares of further sums.
+    """
+
+    request: Aggregation | None = None
+    stops_at_request = False
+    stop = 0
 
     def __init__(
         self,
@@ -183,6 +208,7 @@ class ChunkRows(Graph):
         self.gradient: Tensor | None = None
         self._product, self._first = product, first
         self._sums = [(one, number == leaf) for number, group in enumerate(groups) for one in group]
+        self.passes, self.shares = len(groups), list[tuple[VertexSums, Tensor]]()
         self._taken, self._updates = 0, updates
         self._keep, self._kept = keep, saved
 
@@ -193,6 +219,9 @@ class ChunkRows(Graph):
     def aggregate(self, request: Aggregation) -> Tensor:
         """The given product, with what a layer adds to it."""
         first = self._first
+        if self.stops_at_request:
+            self.request = request
+            raise Arrived
         if self._product is None:
             return self._of_propagated(request)
         operand = Z = self.product()
@@ -231,18 +260,38 @@ class ChunkRows(Graph):
 
         return with_backward(saved, to_weights)
 
-    @property
-    def sums(self) -> int:
-        """Number of sums over all vertices that are known."""
-        return len(self._sums)
-
     def _keep_gradient(self, gradient: Tensor) -> None:
         self.gradient = gradient
 
     def moments(self, x: Tensor) -> Moments:
-        """Moments over all vertices for the next norm, which is given these rows [rows, f]."""
+        """Moments over all vertices for the next norm; before they are known, any."""
+        if self._collects(MomentSums(), x.detach().to(SUM_DTYPE[x.dtype])):
+            one = x.new_ones(x.shape[1])
+            return VertexMoments(one, one, 2).of(x, leaf=False)[0]
         moments: Moments = self._next(x, updates=self._updates)
         return moments
+
+    def total(self, own: Tensor) -> Tensor:
+        """A sum over all vertices; before it is known, any."""
+        if self._collects(TotalSums(), own.detach()):
+            return torch.ones_like(own)
+        total: Tensor = self._next(own)
+        return total
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """Rows of all vertices, which are not in memory."""
+        raise InputError("softmax attention to all vertices needs all rows in memory: no chunks")
+
+    def _collects(self, sums: VertexSums, share: Tensor) -> bool:
+        """Collect a share of what is not known yet."""
+        if self._taken < len(self._sums):
+            return False
+        if not self.stop:
+            raise InputError("a sum over all vertices inside a layer needs all rows at once")
+        self.shares.append((sums, share))
+        if len(self.shares) == self.stop:
+            raise Arrived
+        return True
 
     def _next(self, x: Tensor, **options: Any) -> Any:
         """The next sums over all vertices, as these rows take them."""
@@ -256,7 +305,6 @@ class ChunkRows(Graph):
 class ChunkedModel:
     """The layers of a model, one at a time, on the rows of any chunk."""
 
-    rows: type[ChunkRows] = ChunkRows
     takes_propagated = True  # where the first layer begins with a product
 
     def __init__(self, model: Stack, edge_dim: int = 0) -> None:
@@ -327,13 +375,12 @@ class ChunkedModel:
         one; refuses layers that cannot do so either.
         """
         layer, nobody = self.model.convolutions[number], torch.empty(0, dtype=torch.int64)
-        keys = DropoutKeys(nobody, 0, 0)
         H: Features = torch.empty(0, width, dtype=self.dtype).requires_grad_()
         if not number:
             H = self.zeros(0, sparse=sparse)
         with torch.enable_grad(), suppress(InputError):  # if it needs features of edges
             if layer.aggregates_once or number in self.edgewise:
-                request = self.request(number, H, nobody, keys)
+                request = self.request(number, H, nobody, NO_KEYS)
                 fits = layer.accepts_propagated or not request.linear
                 loops = layer.add_self_loops if isinstance(layer, AttentionConv) else True
                 skips = request.scores is not None and (layer.uses_own_rows or not loops)
@@ -344,13 +391,13 @@ class ChunkedModel:
         x = torch.zeros(1, width, dtype=self.dtype)
         try:
             with torch.no_grad():
-                Z = self._of_edges(number, keys, x, block, torch.zeros(1, dtype=torch.int64))
+                Z = self._of_edges(number, NO_KEYS, x, block, torch.zeros(1, dtype=torch.int64))
         except InputError as error:
             raise InputError(
                 f"{type(self.model).__name__}: --memory, --spill and --chunks: {error}"
             ) from None
         self.edgewise[number] = Z.shape[1]
-        return self.request(number, H, nobody, keys)
+        return self.request(number, H, nobody, NO_KEYS)
 
     def _of_edges(
         self, number: int, keys: DropoutKeys | None, x: Tensor, block: CSR, ids: Tensor
@@ -387,32 +434,6 @@ class ChunkedModel:
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
         """Output rows of a layer [rows, f], of its input: no rows where it does not read them."""
-        Z, stages, shift = self._updated(number, H, rows, keys)
-        return run_stages(stages, Z, rows, shift)
-
-    def shares(
-        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
-    ) -> list[Share]:
-        """Shares of some rows in the moments of a layer's next norm, which has a bias apart."""
-        Z, stages, shift = self._updated(number, H, rows, keys)
-        places = [
-            (place, stage)
-            for place, stage in enumerate(stages)
-            if isinstance(stage, Norm) and stage.needs_moments
-        ]
-        place, norm = places[rows.sums]
-        x, shift = run_until(place, stages, Z, rows, shift)
-        return [(MomentSums, (norm, x.detach().to(SUM_DTYPE[x.dtype]), shift))]
-
-    def update_running(self, number: int, groups: Sequence[Sequence[Any]]) -> None:
-        """Let the norms of a layer update their running moments."""
-        for (one,) in groups:
-            one.update_running(SUM_DTYPE[self.dtype])
-
-    def _updated(
-        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
-    ) -> tuple[Tensor, list[Stage], Tensor | None]:
-        """The rows of a layer after its update, the stages that follow, and a bias apart."""
         model, layer = self.model, self.model.convolutions[number]
         H = model.entering(number, H, rows, keys)
         if number in self.edgewise:
@@ -421,8 +442,33 @@ class ChunkedModel:
             Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
         stages = model.stages(number, H, rows)
         if not layer.aggregates_once:
-            return Z, flatten_stages(stages), None
-        return Z, flatten_stages([*layer.tail(), *stages]), layer.shift
+            return run_stages(stages, Z, rows)
+        return run_stages([*layer.tail(), *stages], Z, rows, layer.shift)
+
+    def sums_of(self, number: int, done: int) -> int:
+        """Number of sums over all vertices that a layer's next pass computes."""
+        return 1
+
+    def shares(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> list[tuple[VertexSums, Tensor]]:
+        """Shares of some rows in the next sums over all vertices."""
+        rows.stop = self.sums_of(number, rows.passes)
+        with suppress(Arrived):
+            self.layer(number, H, rows, keys)
+        assert len(rows.shares) == rows.stop
+        return rows.shares
+
+    def update_running(self, number: int, groups: Sequence[Sequence[Any]]) -> None:
+        """Let the norms of a layer update their running moments: a run on no rows."""
+        request, Z = self.requests[number], None
+        if self.multiplies_in(number):
+            Z = torch.zeros(0, request.width or request.operand.shape[1], dtype=self.dtype)
+        how: dict[str, Any] = {"first": request.first, "groups": groups, "updates": True}
+        rows = ChunkRows(NO_KEYS.vertex_ids, Z, num_nodes=2, **how)
+        with torch.no_grad():
+            H = torch.zeros(0, self.widths[number], dtype=self.dtype)
+            self.layer(number, H, rows, NO_KEYS)
 
     def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
         """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last."""

@@ -318,9 +318,9 @@ class ChunkedPass:
                 with torch.set_grad_enabled(self._learns):
                     rows = self._rows(number, chunk, Z)
                     shares = self.model.shares(number, H_in, rows, self._keys)
-                sums = sums or [kind() for kind, _ in shares]
+                sums = sums or [one for one, _ in shares]
                 for one, (_, share) in zip(sums, shares, strict=True):
-                    one.add(*share)
+                    one.add(share)
                 self._tell()
             moments.append([one.over_ranks(self.graph.comm) for one in sums])
             chunks = self._saved_products()
@@ -393,7 +393,7 @@ class ChunkedPass:
         ids = self.graph.ids_of(chunk, chosen)
         ids = ids if self.model.reads_own(number) else ids[:0]
         first = number in self._requests and self._requests[number].first
-        return self.model.rows(
+        return ChunkRows(
             ids,
             Z,
             first=first,

@@ -7,119 +7,19 @@ on no rows tells which these are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from spgnn.addons.outofcore.matrix import Request
-from spgnn.addons.outofcore.model import (
-    ChunkedModel,
-    ChunkRows,
-    MomentSums,
-    Share,
-    VertexMoments,
-    VertexSums,
-)
-from spgnn.comm import Communicator
+from spgnn.addons.outofcore.model import NO_KEYS, Arrived, ChunkedModel, ChunkRows
 from spgnn.errors import InputError
 from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation
 from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on, layer_widths, run_stages
-from spgnn.sparse import SUM_DTYPE
 
 
-@dataclass(eq=False)
-class VertexTotal:
-    """A sum over all vertices."""
-
-    value: Tensor
-    # float64 over all ranks, once computed: rows sent backward then have it
-    gradient: list[Tensor] | None = None
-    leaves = 1
-
-    def of(self, own: Tensor, *, leaf: bool) -> tuple[Tensor, list[Tensor]]:
-        """The sum, as some rows take it that have a share in it; and the leaf."""
-        value = self.value.to(own.dtype).requires_grad_(leaf)
-        if self.gradient is not None and own.requires_grad:
-            (gradient,) = (each.to(own.dtype) for each in self.gradient)
-            nothing = own - own.detach()
-            nothing.register_hook(lambda G: gradient)
-            value = value + nothing
-        return value, [value] if leaf else []
-
-
-class TotalSums:
-    """A sum whose shares come chunk by chunk."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-
-    def add(self, own: Tensor) -> None:
-        """The share of some rows."""
-        self._total = own.double() if self._total is None else self._total + own
-
-    def over_ranks(self, comm: Communicator) -> VertexTotal:
-        """The sum over all vertices. Collective."""
-        assert self._total is not None
-        if comm.size > 1:
-            comm.all_reduce(self._total).wait()
-        return VertexTotal(self._total)
-
-
-class _Arrived(Exception):
-    """A step has come to what was to be computed of it."""
-
-
-class StepRows(ChunkRows):
-    """The rows of one chunk, as a step's graph.
-
-    It stops a step at its aggregation, or once it has so many shares of further sums.
-    """
-
-    request: Aggregation | None = None
-    stops_at_request = False
-    shares: list[Share]
-    stop = 0
-
-    def aggregate(self, request: Aggregation) -> Tensor:
-        """The given product, with what a layer adds to it."""
-        if self.stops_at_request:
-            self.request = request
-            raise _Arrived
-        return super().aggregate(request)
-
-    def moments(self, x: Tensor) -> Moments:
-        """Moments over all vertices for the next norm; before they are known, any."""
-        if self._collects(MomentSums, None, x.detach().to(SUM_DTYPE[x.dtype])):
-            one = x.new_ones(x.shape[1])
-            return VertexMoments(None, one, one, 2).of(x, leaf=False)[0]
-        return super().moments(x)
-
-    def total(self, own: Tensor) -> Tensor:
-        """A sum over all vertices; before it is known, any."""
-        if self._collects(TotalSums, own.detach()):
-            return torch.ones_like(own)
-        total: Tensor = self._next(own)
-        return total
-
-    def gathered(self, own: Tensor) -> Tensor:
-        """Rows of all vertices, which are not in memory."""
-        raise InputError("softmax attention to all vertices needs all rows in memory: no chunks")
-
-    def _collects(self, kind: Callable[[], VertexSums], *share: Any) -> bool:
-        """Collect a share of what is not known yet."""
-        if self._taken < len(self._sums):
-            return False
-        self.shares.append((kind, share))
-        if len(self.shares) == self.stop:
-            raise _Arrived
-        return True
-
-
-class _NoRows(StepRows):
+class _NoRows(ChunkRows):
     """No rows, which a step is run on to see what it asks for."""
 
     def __init__(self) -> None:
@@ -165,9 +65,6 @@ class _NoRows(StepRows):
         return result
 
 
-NO_KEYS = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
-
-
 class ChunkedSteps(ChunkedModel):
     """The steps of a model, one at a time, on the rows of any chunk.
 
@@ -175,7 +72,6 @@ class ChunkedSteps(ChunkedModel):
     """
 
     model: Stepwise | StackSteps  # type: ignore[assignment]  # a stack is cut into layers otherwise
-    rows = StepRows
     keeps_first = drops_edges = takes_propagated = False
 
     def __init__(self, model: Stepwise | StackSteps) -> None:
@@ -201,7 +97,7 @@ class ChunkedSteps(ChunkedModel):
         return torch.zeros(0, self.widths[number], dtype=self.dtype)
 
     def _run(
-        self, number: int, H: Features, rows: StepRows, keys: DropoutKeys | None
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
     ) -> tuple[Tensor, ...]:
         assert isinstance(H, Tensor)
         parts = self._parts[number]
@@ -240,43 +136,23 @@ class ChunkedSteps(ChunkedModel):
 
     def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
         """A step's request for the rows that it is given [rows, f], with their ids."""
-        rows = StepRows(ids)
+        rows = ChunkRows(ids)
         rows.stops_at_request = True
         try:
             self._run(number, H, rows, keys)
-        except _Arrived:
+        except Arrived:
             assert rows.request is not None
             return Request(*rows.operand(rows.request))
         raise AssertionError("a step asks for the same of any rows")
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
         """The results of a step, side by side."""
-        assert isinstance(rows, StepRows)
         results = self._run(number, H, rows, keys)
         return results[0] if len(results) == 1 else torch.cat(results, 1)
 
-    def shares(
-        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
-    ) -> list[Share]:
-        """Shares of some rows in the next sums over all vertices."""
-        assert isinstance(rows, StepRows)
-        ends = accumulate(self._asks(number).groups)
-        rows.shares, rows.stop = [], next(n for n in ends if n > rows.sums) - rows.sums
-        try:
-            self._run(number, H, rows, keys)
-        except _Arrived:
-            return rows.shares
-        raise AssertionError("a step asks for the same of any rows")
-
-    def update_running(self, number: int, groups: Sequence[Sequence[Any]]) -> None:
-        """Let the norms of a step update their running moments: a run on no rows."""
-        request = self.requests[number]
-        Z = request.operand.detach() * 1 if self.multiplies_in(number) else None
-        rows = StepRows(
-            NO_KEYS.vertex_ids, Z, first=request.first, groups=groups, updates=True, num_nodes=2
-        )
-        with torch.no_grad():
-            self._run(number, self._nothing(number), rows, None)
+    def sums_of(self, number: int, done: int) -> int:
+        """Number of sums over all vertices that a step's next pass computes."""
+        return self._asks(number).groups[done]
 
     def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
         """The result of the last step."""
