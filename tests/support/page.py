@@ -14,14 +14,16 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "support.md"
 HEAD = """\
 # What works where
 
-Each ✓ is a test: two layers and their loss on a small graph over four ranks, where outputs, losses
-and all gradients are those of one process of PyG's layers (or of a dense loop), in float64 to
-1e-10, of mini-batches to 1e-6; rounded and sampled rows are as near as they say. Each number is a
+Each ✓ is a test: two layers on a small graph over four ranks give what one process of PyG's layers
+(or a dense loop) gives, in float64 to 1e-10, mini-batches to 1e-6; rounded and sampled rows are as
+near as they say. Compared are outputs, losses and all gradients; of `infer` and `since` outputs, of
+`resume` and the training command losses of three epochs, training and validation. Each number is a
 refusal, in one line and on every rank: they are below the tables. `python -m tests.support` runs
-all cells and writes this page; `tests/support` has the features and the modes. The training command
-multiplies with one matrix: what it refuses of schemes, it says when it starts. Several vertex types
-([there](hetero.md)), links ([there](tasks.md)) and recommenders ([there](recommend.md)) have their
-own sweeps.
+all cells and writes this page; `tests/support` has the features and the modes.
+
+Not in these tables: `torch.compile`, `--plan`, stale embeddings, and what the command refuses of
+schemes, because it multiplies with one matrix; several vertex types ([there](hetero.md)), links
+([there](tasks.md)) and recommenders ([there](recommend.md)), which have sweeps of their own.
 
 """
 
