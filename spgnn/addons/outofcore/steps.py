@@ -8,6 +8,7 @@ on no rows tells which these are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -29,10 +30,12 @@ class _NoRows(ChunkRows):
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """A product without rows; refuses what is no single product that comes first."""
-        if self.request is not None or self.groups or request.reduce != "sum" or request.edge:
+        first = self.request is None and not self.groups
+        if not first or request.reduce != "sum" or request.edge or request.dropped:
             raise InputError(
-                "--memory, --spill and --chunks need steps of one product with the graph's matrix, "
-                "before any norm or attention"
+                "--memory, --spill and --chunks: steps, and layers that aggregate several times, "
+                "need products with the graph's matrix, before any norm or attention, and none of "
+                "whose edges are dropped"
             )
         self.request = request
         operand, first = self.operand(request)
@@ -167,8 +170,8 @@ class _Hops(Graph):
     """A layer's graph: its first products are known, one more is computed, and there it ends."""
 
     def __init__(self, on: Graph, products: Sequence[Tensor]) -> None:
-        self._on, self._products, self.vertex_ids = on, list(products), on.vertex_ids
-        self.product: Tensor | None = None
+        self._on, self.products, self.vertex_ids = on, list(products), on.vertex_ids
+        self._taken, self._first_new = 0, len(products)
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """That of the step's graph."""
@@ -176,12 +179,12 @@ class _Hops(Graph):
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """The next product, which layers may overwrite."""
-        if self._products:
-            return self._products.pop(0).clone()
-        if self.product is not None:
+        if self._taken > self._first_new:
             raise _NextHop
-        self.product = self._on.aggregate(request)
-        return self.product.clone()
+        if self._taken == self._first_new:
+            self.products.append(self._on.aggregate(request))
+        self._taken += 1
+        return self.products[self._taken - 1].clone()
 
     def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """The narrower is multiplied, in every step and pass."""
@@ -194,23 +197,6 @@ class _Hops(Graph):
     def total(self, own: Tensor) -> Tensor:
         """That of the step's graph."""
         return self._on.total(own)
-
-
-class _CountedHops(_NoRows):
-    """No rows, of which a layer makes products, which are counted."""
-
-    hops = 0
-
-    def aggregate(self, request: Aggregation) -> Tensor:
-        """A product without rows."""
-        if request.reduce != "sum" or request.edge or request.dropped:
-            raise InputError(
-                "--memory, --spill and --chunks: a layer that aggregates several times needs "
-                "products with the graph's matrix, none of whose edges are dropped"
-            )
-        self.hops += 1
-        operand, first = self.operand(request)
-        return self._combine(request, operand * 0, operand, first=first)
 
 
 class StackSteps:
@@ -227,9 +213,10 @@ class StackSteps:
         ends = stack.in_channels, stack.hidden_channels, stack.num_layers, stack.out_channels
         dtype = next(stack.parameters()).dtype
         for number, width in enumerate(layer_widths(*ends, None)[:-1]):
-            rows = _CountedHops()
-            self._of_layer(number, torch.zeros(0, width, dtype=dtype), rows, NO_KEYS)
-            self._places += [(number, hop) for hop in range(max(rows.hops, 1))]
+            H, hops = torch.zeros(0, width, dtype=dtype), _Hops(_NoRows(), [])
+            while self._of_layer(number, H, hops, NO_KEYS) is None:
+                hops = _Hops(_NoRows(), hops.products)
+            self._places += [(number, hop) for hop in range(max(len(hops.products), 1))]
 
     @property
     def training(self) -> bool:
@@ -251,16 +238,18 @@ class StackSteps:
             assert isinstance(dropped, Tensor)
             H = dropped
         hops = _Hops(on, products)
-        try:
-            Z = self._of_layer(layer, H, hops, keys)
-        except _NextHop:
-            assert hops.product is not None
-            return (H, *products, hops.product)
+        Z = self._of_layer(layer, H, hops, keys)
+        if Z is None:
+            return (H, *hops.products)
         return (run_stages(self.stack.stages(layer, H, on), Z, on),)
 
-    def _of_layer(self, number: int, H: Tensor, on: Graph, keys: DropoutKeys | None) -> Tensor:
-        layer = self.stack.convolutions[number]
-        Z: Tensor = layer(H, on, **({"keys": keys} if layer.uses_keys else {}))
+    def _of_layer(
+        self, number: int, H: Tensor, on: Graph, keys: DropoutKeys | None
+    ) -> Tensor | None:
+        """The rows of a layer; none if it needs one more product."""
+        layer, Z = self.stack.convolutions[number], None
+        with suppress(_NextHop):
+            Z = layer(H, on, **({"keys": keys} if layer.uses_keys else {}))
         return Z
 
 
