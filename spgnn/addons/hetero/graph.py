@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -617,7 +617,7 @@ class HeteroDistGraph(DistributedGraph):
         """The edges of each relation that end at own vertices, in rows of all ranks. Collective."""
         result = {}
         for name, one in self.relations.items():
-            index = torch.as_tensor(one._index if self.covered else one.local_edge_index)
+            index = torch.as_tensor(one.index if self.covered else one.local_edge_index)
             source, target = (self.vertices[end].layout.range(self.comm.rank) for end in name[::2])
             if not self.covered:
                 numbers = one.sources._received(torch.arange(*source, device=self.device))
@@ -630,20 +630,13 @@ class HeteroDistGraph(DistributedGraph):
         self, rows: Mapping[str, tuple[Any, ...]], relations: Mapping[EdgeType, Edges]
     ) -> None:
         """Become a graph of other edges and vertices: layout, ids and attributes. Collective."""
-        types = {name: OwnType(*some) for name, some in rows.items()}
         stores: dict[Any, Any] = {None: self, **self.relations}
         stores[None]._shared = self.attributes
         notes = {name: (dict(one._shared), dict(one._absent)) for name, one in stores.items()}
-        own = {
-            name: replace(
-                types[name],
-                shared=dict(one._shared),
-                absent=dict(one._absent),
-                names=one.vertex_names,
-                names_of_all=one.names_of_all,
-            )
-            for name, one in self.vertices.items()
-        }
+        own = {}
+        for name, one in self.vertices.items():
+            names = one.vertex_names, one.names_of_all
+            own[name] = OwnType(*rows[name], dict(one._shared), dict(one._absent), *names)
         again, version = self.partition_report, self.version
         self.__init__(own, relations, notes, self.comm, self.algorithm, again, self._codecs)  # type: ignore[misc]
         self.version = version + 1

@@ -144,14 +144,9 @@ def whole_matrix(
         for _, block in blocks.stream():
             writer.add(block)
         blocks = writer.finish()
-    transposed = to_others = None
-    if multiplied and not adjacency.symmetric:
-        transposed = _transposed(blocks, bounds, storage, "AT", adjacency.weighted)
-        if len(needed):
-            to_others = _transposed(blocks, (rows, columns), storage, "AH", adjacency.weighted)
-    return ChunkMatrix(
-        blocks, bounds, statistics.loops, transposed=transposed, to_others=to_others, halo=halo
-    )
+    matrix = ChunkMatrix(blocks, bounds, statistics.loops, halo=halo)
+    symmetric = adjacency.symmetric or not multiplied
+    return matrix if symmetric else _with_transpose(matrix, storage, "A", adjacency.weighted)
 
 
 def _transposed(
@@ -251,7 +246,9 @@ def receptive_field(
         columns = sources if compact else None
         there = storage if storage and place == "files" else MatrixStorage(None, 0, Transfers())
         matrix = _of_rows(whole, targets, columns, there, f"A{number}")
-        matrices[number] = _with_transpose(matrix, there, f"A{number}") if multiplied else matrix
+        if multiplied:
+            matrix = _with_transpose(matrix, there, f"A{number}", matrix.blocks.weighted)
+        matrices[number] = matrix
     return matrices
 
 
@@ -302,9 +299,11 @@ def _of_rows(
     )
 
 
-def _with_transpose(matrix: ChunkMatrix, storage: MatrixStorage, name: str) -> ChunkMatrix:
+def _with_transpose(
+    matrix: ChunkMatrix, storage: MatrixStorage, name: str, weighted: bool
+) -> ChunkMatrix:
     """The same with its other side."""
-    blocks, weighted = matrix.blocks, matrix.blocks.weighted
+    blocks = matrix.blocks
     own = _transposed(blocks, matrix.column_bounds, storage, f"{name}T", weighted)
     to_others = None
     if matrix.halo_rows:
