@@ -627,7 +627,9 @@ class HeteroDistGraph(DistributedGraph):
         return result
 
     def take_changes(
-        self, rows: Mapping[str, tuple[Any, ...]], relations: Mapping[EdgeType, Edges]
+        self,
+        rows: Mapping[str, tuple[RowLayout, Tensor, dict[str, Tensor]]],
+        relations: Mapping[EdgeType, Edges],
     ) -> None:
         """Become a graph of other edges and vertices: layout, ids and attributes. Collective."""
         stores: dict[Any, Any] = {None: self, **self.relations}

@@ -416,8 +416,8 @@ class ChunkedModel:
     def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
         """A layer's request for the rows that it is given [rows, f], with their ids."""
         rows = ChunkRows(ids)
-        H = self.model.entering(number, H, rows, keys)
         if number in self.edgewise:
+            H = self.model.entering(number, H, rows, keys)
             assert not isinstance(H, Propagated)
             operand = densified(H) if isinstance(H, CSR) else H
             rows_of = partial(self._of_edges, number, keys)
@@ -429,8 +429,12 @@ class ChunkedModel:
     def _aggregation(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
     ) -> Aggregation:
-        layer = self.model.convolutions[number]
-        return layer.aggregation(H, rows, None, keys if layer.uses_keys else None)
+        """The aggregation of a layer, which goes no further."""
+        rows.stops_at_request = True
+        with suppress(Arrived):
+            self.layer(number, H, rows, keys)
+        assert rows.request is not None
+        return rows.request
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
         """Output rows of a layer [rows, f], of its input: no rows where it does not read them."""
@@ -439,7 +443,8 @@ class ChunkedModel:
         if number in self.edgewise:
             Z = rows.product()
         else:
-            Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
+            keys = keys if layer.uses_keys else None
+            Z = layer.update(rows.aggregate(layer.aggregation(H, rows, None, keys)), H, rows)
         stages = model.stages(number, H, rows)
         if not layer.aggregates_once:
             return run_stages(stages, Z, rows)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.outofcore.matrix import Request
-from spgnn.addons.outofcore.model import NO_KEYS, Arrived, ChunkedModel, ChunkRows
+from spgnn.addons.outofcore.model import NO_KEYS, ChunkedModel, ChunkRows
 from spgnn.errors import InputError
 from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation
 from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on, layer_widths, run_stages
@@ -136,17 +136,6 @@ class ChunkedSteps(ChunkedModel):
             return Request(torch.empty(0, 0, dtype=self.dtype))
         operand, first = self._asks(number).operand(request)
         return Request(operand, first)
-
-    def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
-        """A step's request for the rows that it is given [rows, f], with their ids."""
-        rows = ChunkRows(ids)
-        rows.stops_at_request = True
-        try:
-            self._run(number, H, rows, keys)
-        except Arrived:
-            assert rows.request is not None
-            return Request(*rows.operand(rows.request))
-        raise AssertionError("a step asks for the same of any rows")
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
         """The results of a step, side by side."""
