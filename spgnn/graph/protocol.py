@@ -15,8 +15,8 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn import kernels
@@ -24,6 +24,7 @@ from spgnn.attention import Attention, EdgeDropout, attend
 from spgnn.attention.scores import head_scores
 from spgnn.autograd import Linear, Operands, all_reduced, autocast, product, product_beside_itself
 from spgnn.comm import Communicator
+from spgnn.comm.traffic import RowCounts
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
@@ -337,17 +338,25 @@ class Graph(ABC):
         """The sum over all ranks of a rank's own sum. Collective; differentiable at every order."""
         return own if self.comm is None else all_reduced(own, self.comm)
 
-    def gathered(self, own: Tensor) -> Tensor:
-        """Rows of all ranks, of a rank's own [rows, …]. Collective; differentiable as `total`."""
+    def ring(self, rows: int) -> list[RowCounts]:
+        """Rows in each step of a way around the ranks, of each one's so many. Collective.
+
+        A rank sends to the next what it got from the one before, and first its own rows, which
+        the last step brings home. One rank alone has no steps.
+        """
         comm = self.comm
         if comm is None or comm.size == 1:
-            return own
+            return []
         sizes = torch.zeros(comm.size, dtype=torch.int64)
-        sizes[comm.rank] = len(own)
+        sizes[comm.rank] = rows
         comm.all_reduce(sizes).wait()
-        before, all_rows = int(sizes[: comm.rank].sum()), int(sizes.sum())
-        none = (0, 0) * (own.dim() - 1)
-        return self.total(F.pad(own, (*none, before, all_rows - before - len(own))))
+        ring, largest = [], int(sizes.max())
+        for step in range(comm.size):
+            send, receive = np.zeros((2, comm.size), np.int64)
+            send[(comm.rank + 1) % comm.size] = sizes[comm.rank - step]
+            receive[comm.rank - 1] = sizes[comm.rank - step - 1]
+            ring.append(RowCounts(send, receive, largest))
+        return ring
 
     def _combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
         """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""

@@ -20,6 +20,7 @@ from spgnn.addons.outofcore.edges import EdgeRows
 from spgnn.addons.outofcore.matrix import Request
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import (
     Aggregation,
@@ -278,8 +279,8 @@ class ChunkRows(Graph):
         total: Tensor = self._next(own)
         return total
 
-    def gathered(self, own: Tensor) -> Tensor:
-        """Rows of all vertices, which are not in memory."""
+    def ring(self, rows: int) -> list[RowCounts]:
+        """A way of all rows around the ranks, which are not in memory."""
         raise InputError("softmax attention to all vertices needs all rows in memory: no chunks")
 
     def _collects(self, sums: VertexSums, share: Tensor) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spgnn.addons.outofcore.matrix import Request
 from spgnn.addons.outofcore.model import NO_KEYS, ChunkedModel, ChunkRows
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation
 from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on, layer_widths, run_stages
@@ -186,6 +187,10 @@ class _Hops(Graph):
     def total(self, own: Tensor) -> Tensor:
         """That of the step's graph."""
         return self._on.total(own)
+
+    def ring(self, rows: int) -> list[RowCounts]:
+        """That of the step's graph."""
+        return self._on.ring(rows)
 
 
 class StackSteps:

@@ -5,28 +5,32 @@ Where attention is linear (a feature map φ in place of the softmax), row i is
     out_i = φ(q_i) Σ_j φ(k_j) v_jᵀ / (φ(q_i) Σ_j φ(k_j))
 
 and what is global are the sums over j alone: heads · d · (d + 1) numbers, one all-reduce. All else
-treats rows independently. Softmax attention needs all keys and values on every rank. Arguments
-and names of parameters are PyG's, but for dropout, which is the model's.
+treats rows independently. Softmax attention has all keys and values come by. Arguments and names of
+parameters are PyG's, but for dropout, which is the model's.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from spgnn.autograd import agreeing
+from spgnn.autograd import agreeing, in_own_dtype, passed
+from spgnn.comm import Communicator
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import AnyGraph, Graph, as_graph
 from spgnn.nn import GraphModule
+from spgnn.torch_internals import recorder
 
 # Logits of a softmax attention that are in memory at a time.
-_TILE = 1 << 22
+_TILE = 1 << 18
 
 
 class GlobalAttention(GraphModule):
@@ -209,9 +213,9 @@ def _orthogonal(columns: int, seed: int) -> Tensor:
 class SoftmaxAttention(GlobalAttention):
     """Attention of all vertices by a softmax; parameters are those of torch's MultiheadAttention.
 
-    Every rank gets all keys and values, 2 · channels numbers a vertex; logits are computed by tiles
-    of rows, forward and again backward. For graphs of up to some 10⁵ vertices: work grows with
-    their square.
+    Keys and values go around the ranks, 2 · channels numbers a vertex, and backward once more with
+    their gradients; a rank has those of one rank at a time, and logits of one tile. For graphs of
+    up to some 10⁵ vertices: work grows with their square.
     """
 
     def __init__(self, channels: int, heads: int, bias: bool = True) -> None:
@@ -234,15 +238,104 @@ class SoftmaxAttention(GlobalAttention):
 
     def forward(self, x: Tensor, graph: AnyGraph) -> Tensor:
         """X [rows, channels] to the same shape. Collective; at every order differentiable."""
-        on = self.graph_of_all(x, graph)
-        q, k, v = F.linear(x, self.in_proj_weight, self.in_proj_bias).chunk(3, 1)
-        k, v = (_heads(t, self.heads) for t in on.gathered(torch.cat((k, v), 1)).chunk(2, 1))
-        q = _heads(q, self.heads) / math.sqrt(k.shape[2])
-        step = max(1, _TILE // max(1, k.shape[1] * self.heads))
-        tiles = [checkpoint(_softmax, t, k, v, use_reentrant=False) for t in q.split(step, 1)]
-        rows: Tensor = self.out_proj(torch.cat(tiles, 1).transpose(0, 1).flatten(1))
-        return rows
+        on, channels = self.graph_of_all(x, graph), x.shape[1]
+        rows = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+        wide = rows.to(torch.promote_types(rows.dtype, torch.float32))
+        q, kv = wide.split((channels, 2 * channels), 1)
+        q = _heads(q, self.heads) / math.sqrt(channels // self.heads)
+        ring = on.ring(len(x))
+        with in_own_dtype(x.device.type):
+            if torch.compiler.is_compiling():
+                k, v = (_heads(t, self.heads) for t in kv.chunk(2, 1))
+                attended = torch.softmax(q @ k.mT, 2) @ v
+            else:
+                attended = recorder(_RingAttention)(q, kv, on.comm, ring)[0]
+        out: Tensor = self.out_proj(attended.transpose(0, 1).flatten(1).to(rows.dtype))
+        return out
 
 
-def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.softmax(q @ k.transpose(1, 2), 2) @ v
+def _keys_and_values(kv: Tensor, heads: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Tiles [heads, rows, d] of rows [rows, 2 · channels]."""
+    both = (_heads(t, heads).split(_side(heads), 1) for t in kv.chunk(2, 1))
+    return zip(*both, strict=True)
+
+
+def _side(heads: int) -> int:
+    """Rows and columns of a tile."""
+    return max(1, math.isqrt(_TILE // heads))
+
+
+class _RingAttention(torch.autograd.Function):
+    """softmax(q kᵀ) v [heads, rows, d], and logarithms of its sums [heads, rows, 1].
+
+    Backward is made of differentiable operations of both results, so all derivatives are exact.
+    """
+
+    @staticmethod
+    def forward(
+        q: Tensor, kv: Tensor, comm: Communicator, ring: list[RowCounts]
+    ) -> tuple[Tensor, Tensor]:
+        out, largest = torch.zeros_like(q), q.new_full((*q.shape[:2], 1), -math.inf)
+        sums, side = torch.zeros_like(largest), _side(len(q))
+        rows = [t.split(side, 1) for t in (q, out, largest, sums)]
+        for step in range(max(1, len(ring))):
+            kv = passed(kv, comm, ring[step - 1]) if step else kv
+            for k, v in _keys_and_values(kv, len(q)) if len(kv) else ():
+                for queries, result, most, total in zip(*rows, strict=True):
+                    logits = queries @ k.mT
+                    before = most.clone()
+                    torch.maximum(before, logits.amax(2, keepdim=True), out=most)
+                    shares, less = logits.sub_(most).exp_(), before.sub_(most).exp_()
+                    total.mul_(less).add_(shares.sum(2, keepdim=True))
+                    result.mul_(less).baddbmm_(shares, v)
+        return out.div_(sums), largest.add_(sums.log_())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *operands, ctx.comm, ctx.ring = inputs
+        ctx.save_for_backward(*operands, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        q, kv, out, sums = ctx.saved_tensors
+        G, of_sums = gradients
+        with in_own_dtype(q.device.type):
+            less = (G * out).sum(2, keepdim=True) - of_sums
+            rows = [t.split(_side(len(q)), 1) for t in (q, G, sums, less)]
+            of_rows = [torch.zeros_like(t) for t in rows[0]]
+            own, width = _of_block(kv, rows, of_rows), kv.shape[1]
+            if not ctx.ring:
+                return torch.cat(of_rows, 1), own, None, None
+            travelling = kv
+            for counts in ctx.ring[:-1]:
+                travelling = passed(travelling, ctx.comm, counts)
+                kv, *before = travelling.split(width, 1)
+                of_kv = sum(before, _of_block(kv, rows, of_rows))
+                travelling = torch.cat((kv, of_kv), 1)
+            own = own + passed(of_kv, ctx.comm, ctx.ring[-1])
+        return torch.cat(of_rows, 1), own, None, None
+
+
+def _of_block(kv: Tensor, rows: Sequence[Sequence[Tensor]], of_rows: list[Tensor]) -> Tensor:
+    """The gradient of some keys and values; adds theirs to the gradients of queries."""
+    gradients = []
+    for k, v in _keys_and_values(kv, len(of_rows[0])):
+        of_k, of_v = torch.zeros_like(k), torch.zeros_like(v)
+        for of_q, *tile in zip(of_rows, *rows, strict=True):
+            if torch.is_grad_enabled():  # logits of one tile, for second derivatives too
+                more = checkpoint(_of_tile, k, v, *tile, use_reentrant=False)
+            else:
+                more = _of_tile(k, v, *tile)
+            for total, one in zip((of_q, of_k, of_v), more, strict=True):
+                total.add_(one)
+        gradients.append(torch.cat((of_k, of_v)).permute(1, 0, 2).flatten(1))
+    return torch.cat(gradients)
+
+
+def _of_tile(
+    k: Tensor, v: Tensor, q: Tensor, G: Tensor, sums: Tensor, less: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
+    shares = torch.exp(q @ k.mT - sums)
+    of_logits = shares * (G @ v.mT - less)
+    return of_logits @ k, of_logits.mT @ q, shares.mT @ G

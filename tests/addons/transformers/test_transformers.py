@@ -17,6 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
+from spgnn.addons.transformers import attention as global_attention
 from spgnn.addons.transformers.attention import (
     PerformerAttention,
     PolynormerAttention,
@@ -173,33 +174,38 @@ def second_derivatives(call: Any, layer: nn.Module, x: Tensor, ids: Tensor) -> l
 
 
 def reference_derivatives(name: str, data: Any) -> list[Any]:
-    theirs, ids = (
-        layer(name, nn.MultiheadAttention if name == "softmax" else attention),
-        torch.arange(N),
-    )
+    theirs = layer(name, nn.MultiheadAttention if name == "softmax" else attention)
+    ids = torch.arange(len(data.x))
 
     def call(x: Tensor) -> Any:
         one = x[None]
         if name == "softmax":
             return theirs(one, one, one, need_weights=False)[0][0]
-        return theirs(one, torch.ones(1, N, dtype=torch.bool))[0]
+        return theirs(one, torch.ones(1, len(x), dtype=torch.bool))[0]
 
     with in_double(), sdpa_kernel(SDPBackend.MATH):
         return second_derivatives(call, theirs, data.x, ids)
 
 
-def derivatives(name: str, graph: Any) -> list[Any]:
-    """First and second derivatives of an attention, whole, and numbers that a forward moves."""
-    mine, comm = layer(name), graph.comm
+def sent(comm: Communicator, call: Any) -> tuple[Any, list[int]]:
+    """A result, and the bytes that a rank sends for it: of sums, and of rows."""
     before = comm.ledger.copy()
-    mine(graph.x, graph)
+    result = call()
     moved = comm.ledger.since(before)
-    assert set(moved.operations) <= {"all_reduce"}
+    assert set(moved.operations) <= {"all_reduce", "alltoall"}
+    return result, [moved.of(each).sent_bytes for each in ("all_reduce", "alltoall")]
+
+
+def derivatives(name: str, graph: Any) -> list[Any]:
+    """First and second derivatives of an attention, whole, and bytes of its two ways."""
+    mine, comm = layer(name), graph.comm
+    rows, forward = sent(comm, lambda: mine(graph.x.clone().requires_grad_(), graph))
+    _, backward = sent(comm, lambda: rows.sum().backward())
     first, of_x, *others = second_derivatives(
         lambda x: mine(x, graph), mine, graph.x, graph.vertex_ids
     )
     values = [whole(first, graph), whole(of_x, graph), *(total(one, comm) for one in others)]
-    return [moved.of("all_reduce").sent_bytes, *values]
+    return [(graph.own_rows, forward, backward), *values]
 
 
 def dropped(graph: Any) -> list[Tensor]:
@@ -284,9 +290,11 @@ def test_losses_outputs_and_gradients_are_those_of_pyg(results):
 def test_so_are_those_of_eight_ranks_that_may_have_no_vertex():
     def steps(rank: int) -> list[list[Any]]:
         graphs = [distributed(record(rows)) for rows in (N, 5)]
-        return [step(model(name, ours), graph) for graph in graphs for name in MODELS]
+        models = [step(model(name, ours), graph) for graph in graphs for name in MODELS]
+        return [*models, derivatives("softmax", graphs[1])[1:]]
 
     expected = [reference_step(name, record(rows)) for rows in (N, 5) for name in MODELS]
+    expected.append(reference_derivatives("softmax", record(5)))
     for result in run_ranks(steps, 8):
         for actual, one in zip(result, expected, strict=True):
             check(actual, one)
@@ -301,14 +309,39 @@ def test_both_derivatives_of_attention_are_those_of_autograd_on_one_process(resu
 
 def test_linear_attention_moves_as_many_numbers_as_its_sums_have(results):
     ranks, d = len(results), 4
+    ring = 8 * 2 * (ranks - 1) / ranks  # bytes that a rank sends of each number
     for result in results:
-        for name, (sent, *_) in zip(LAYERS, result["derivatives"], strict=True):
-            ring = 8 * 2 * (ranks - 1) / ranks  # bytes that a rank sends of each number
+        for name, ((_, *ways), *_) in zip(LAYERS[:-1], result["derivatives"][:-1], strict=True):
             features = int(d * math.log(d)) if name == "performer" else d
             numbers = HEADS * features * (d + 1)
-            if name == "softmax":  # and all ranks' numbers of rows
-                numbers = 2 * WIDTH * N + ranks
-            assert sent == pytest.approx(ring * numbers, abs=16)
+            for of_sums, of_rows in ways:
+                assert (of_sums, of_rows) == (pytest.approx(ring * numbers, abs=16), 0)
+
+
+def test_softmax_attention_passes_the_rows_of_all_other_ranks_on(results):
+    ways, ranks = [result["derivatives"][-1][0] for result in results], len(results)
+    row, sizes = 8 * 2 * WIDTH, [rows for rows, *_ in ways]
+    assert sum(sizes) == N
+    for rank, (_, (_, forward), (of_sums, backward)) in enumerate(ways):
+        next_one = sizes[(rank + 1) % ranks]
+        assert forward == row * (N - next_one)
+        # Rows again, and gradients of those of others.
+        assert backward == forward + row * (N - sizes[rank]) * (ranks > 1)
+        assert of_sums == 0
+
+
+def test_tiles_make_the_same_rows_and_derivatives(results, monkeypatch):
+    monkeypatch.setattr(global_attention, "_TILE", 7 * 7 * HEADS)
+    check(derivatives("softmax", distributed(record()))[1:], results[0]["derivatives"][-1][1:])
+
+
+def test_softmax_attention_takes_half_precision_and_a_compiler():
+    graph, mine = distributed(record()), layer("softmax")
+    whole = mine(graph.x, graph)
+    torch.testing.assert_close(torch.compile(mine, backend="eager")(graph.x, graph), whole)
+    rows = mine.bfloat16()(graph.x.bfloat16(), graph)
+    assert rows.dtype == torch.bfloat16
+    torch.testing.assert_close(rows.double(), whole, rtol=0.05, atol=0.05)
 
 
 def test_dropout_is_the_same_on_any_number_of_ranks(results, alone):
