@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
+import torch
 from torch import nn
 
 from spgnn.attention.pieces import check_attention
@@ -21,7 +22,7 @@ from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
 from spgnn.graph import RECIPES
-from spgnn.nn import Convolution, Network
+from spgnn.nn import Convolution, Network, Stack
 from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
@@ -373,8 +374,18 @@ class Model(Record):
     @property
     def makes_all_rows(self) -> bool:
         """True if no layer may leave rows out."""
-        several = self.layer.forward is not Convolution.forward
-        return self.takes_all_rows or self.uses_edges or self.attends_globally or several
+        if self.takes_all_rows or self.uses_edges or self.attends_globally:
+            return True
+        if self.aggregates_several_times:
+            return True
+        with torch.device("meta"):  # a registered model may have norms that no flag tells of
+            network: Any = self.registered.of([self.hidden] * (self.layers + 1), **self.options)
+        return isinstance(network, Stack) and network.needs_all_rows
+
+    @property
+    def aggregates_several_times(self) -> bool:
+        """True if its layers do more than one product."""
+        return self.layer.forward is not Convolution.forward
 
     @property
     def reduces_rows(self) -> bool:
@@ -772,7 +783,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
     if model.registered.needs_edges and not model.edge_dim:
         named = f"--model {model.model}"
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
-    own_forward = model.layer.forward is not Convolution.forward
+    own_forward = model.aggregates_several_times
     if model.attends and own_forward and config.opener is None:
         why = "has layers with a forward of their own: spgnn.Trainer(model, graph) trains it"
         yield f"--model {model.model} {why}"

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from spgnn.attention import Partials, Pieces, pieces
+from spgnn.errors import InputError
 from spgnn.exchange import LEAST_WITH_FEEDBACK, Codec, Hop, Plan, Stage, Turn, Turned
 from spgnn.kernels import packed_bytes
 from spgnn.layout import Axes, Int64Array
@@ -373,6 +374,8 @@ def count(
     turns = None
     if isinstance(factors[0][0], Turned):
         # A plan that shares columns out is one factor.
+        if attends:
+            raise InputError("--algo feature and 3d: heads that ranks share out are not planned")
         turned = [factor for (factor,) in factors]
         turns = [each.before for each in turned], [each.after for each in turned]
         factors = [each.stages for each in turned]

@@ -136,6 +136,8 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
     if model.registered.attends_globally == "softmax":
         raise InputError(f"--model {model.model}: work that grows with n² is not planned")
+    if model.aggregates_several_times:
+        raise InputError(f"--model {model.model}: layers of several products are not planned")
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
     multiplies = (model.propagates or model.attends) and not config.changes_features

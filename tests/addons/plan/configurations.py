@@ -96,6 +96,8 @@ def random_configurations(
             config.check(ranks)
         except InputError:
             continue
+        if config.model.attends and config.distribution.copies(ranks)[1] > 1:
+            continue  # not planned
         configs.append(config)
     return configs
 
