@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,8 @@ class RankShare:
         The part of each nonzero of the adjacency, if there are any.
     edge_attr : Tensor float32 [nnz, k], optional
         Features of its nonzeros.
+    edge_attributes : dict of Tensor [nnz, …]
+        All that mini-batches hand on of its nonzeros, by name.
     """
 
     meta: GraphMeta
@@ -77,6 +79,7 @@ class RankShare:
     data: VertexData
     edge_labels: Tensor | None = None
     edge_attr: Tensor | None = None
+    edge_attributes: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +358,7 @@ def _adjacency_of_all(
     *,
     weighted: bool,
     entries: dict[str, Any],
-) -> tuple[CSR, dict[str, Tensor]]:
+) -> tuple[CSR, dict[str, Any]]:
     """Own rows of rank 0's matrix, and of tables of its entries; those of one rank exist twice."""
     numbered = None
     if matrix is not None and entries:  # exact up to 2⁵³

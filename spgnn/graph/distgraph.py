@@ -267,6 +267,19 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         return self._share
 
     @property
+    def share_of_edges(self) -> RankShare:
+        """The share with a nonzero for each edge, repeated ones too, and what is known of them."""
+        share, edges = self.share, self._given_edges
+        if edges is None:
+            attributes = {} if share.edge_attr is None else {"edge_attr": share.edge_attr}
+            return replace(share, edge_attributes=attributes)
+        if self.has_repeated_edges and share.adjacency is not None:
+            share = with_each_edge(share, edges, self.layout.range(self.comm.rank)[0])
+        edges = edges.to(torch.device("cpu"))
+        order = torch.from_numpy(np.lexsort(edges.index.numpy()))
+        return replace(share, edge_attributes={n: t[order] for n, t in edges.attributes.items()})
+
+    @property
     def layout(self) -> RowLayout:
         """The layout of rows over ranks."""
         return self._share.layout

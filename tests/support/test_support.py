@@ -15,7 +15,7 @@ from tests.support.sweep import RANKS, all_cells, swept
 
 CELLS = [cell for cell, _, _ in all_cells()]
 SHARE = 7  # of all cells, one in so many is run where time is short
-MOST_REFUSALS = 0.08
+MOST_REFUSALS = 0.06
 
 
 @pytest.fixture(autouse=True)

@@ -72,7 +72,7 @@ class Batch:
         """Pickled with an excerpt of its graph instead of the graph."""
         sample, numbers = self._sample, torch.zeros(0, dtype=torch.int64)
         if self._has_numbers:
-            _ = self.e_id  # from here on, edges are numbered by the excerpt
+            _ = getattr(self, "e_id", None)  # from here on, edges are numbered by the excerpt
             drawn = [self._named(hop.edge_ids) for hop in sample.hops if hop.edge_ids is not None]
             numbers, places = torch.cat([numbers, *drawn]).unique(return_inverse=True)
             parts = places.split([len(part) for part in drawn])
@@ -94,6 +94,8 @@ class Batch:
             raise AttributeError(name)
         tables = self._tables
         value: Any
+        if name == "e_id" and self._has_numbers:
+            raise AttributeError("no e_id: a DistGraph does not say which edge of the source it is")
         if name == "e_id" or (name in tables.edges and not self._has_numbers):
             raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
         if any(name in table for table in (tables.vertices, tables.edges, tables.others)):
@@ -177,12 +179,16 @@ class Batch:
     @cached_property
     def e_id(self) -> Tensor:
         """Numbers of these edges in the graph as it was given, int64 [edges]."""
-        if not self._has_numbers:
+        if not self._has_e_id:
             raise AttributeError  # __getattr__ says why
         numbers = self._edge_numbers
         if "e_id" in self._tables.edges:
             numbers = self._tables.edges["e_id"][numbers]
         return numbers.to(self.device, copy=True)
+
+    @property
+    def _has_e_id(self) -> bool:
+        return self._has_numbers and (self._tables.numbers_edges or "e_id" in self._tables.edges)
 
     @property
     def _has_numbers(self) -> bool:
@@ -233,7 +239,7 @@ class Batch:
         own |= {"num_sampled_nodes", "num_sampled_edges", *self._sample.extra}
         if self.batch is not None:
             own.add("batch")
-        if self._has_numbers:
+        if self._has_e_id:
             own.add("e_id")
         result = Data()
         for name, value in (self.attributes | {name: getattr(self, name) for name in own}).items():

@@ -32,7 +32,7 @@ class RowEntries(NamedTuple):
 
     indptr: Tensor
     columns: Tensor
-    edges: Tensor | None = None  # a number or value of each entry
+    edges: Tensor | None = None  # a number of each entry, or all that is known of it as bytes
     weights: Tensor | None = None  # factors of the sampler; of whole rows the matrix's values
     ids: Tensor | None = None  # of whole rows the columns' original ids
 
@@ -106,9 +106,7 @@ class WholeRowGrowth(Growth):
 
     def result(self) -> tuple[Sample, Tensor | None]:
         """The sample, whose edge ids are places among all entries of these rows."""
-        values = self._of_all("weights")
-        edges = self._of_all("edges") if values is None else values
-        hops = self._hops
+        edges, hops = self._of_all("edges"), self._hops
         if edges is None:
             hops = [replace(hop, edge_ids=None) for hop in hops]
         return Sample(self.nodes, self._seeds, hops), edges
@@ -157,8 +155,8 @@ class RankSampler:
 
     The owner of a vertex draws its neighbours for all ranks; a draw is a function of original ids.
     Where a sampler needs whole rows, owners send these, and the rank of the batch draws. Seeds and
-    nodes are rows of the whole matrix. A sample comes with the weights of its edges, if there are
-    any; the edge ids of its hops are places in there.
+    nodes are rows of the whole matrix. A sample comes with what is known of its edges, as bytes,
+    if anything is; the edge ids of its hops are places in there.
     """
 
     def __init__(
@@ -174,7 +172,7 @@ class RankSampler:
         kind = SAMPLERS[name]
         self.ranks, self.hops, self._growth = ranks, len(counts), growth
         self._columns = ranks.boundary.columns.to(index_dtype(ranks.layout.rows))
-        self._edges, self._values, self._ids = ranks.block.values, None, None
+        self._edges, self._ids = ranks.edges if ranks.edges.columns else None, None
         self._weighted = kind.needs == "graph"
         if replace and not issubclass(kind, NeighborSampler):
             raise InputError(f"sampler {name} knows no replace")
@@ -188,9 +186,8 @@ class RankSampler:
             hop_counts("num_neighbors", list(counts))
             self._growth = partial(WholeRowGrowth, kind=kind, counts=list(counts))
             self._ids = ids[pattern.indices.long()]
-            self._edges, self._values = None, None if self._edges is None else self._edges.float()
             counts, resample, kind = [-1] * len(counts), True, NeighborSampler
-        numbered = any(one is not None for one in (self._edges, self._values, self._ids))
+        numbered = self._edges is not None or self._ids is not None
         draws = {"replace": replace, "resample": resample, "edge_ids": numbered}
         self._sampler = kind(pattern, list(counts), vertex_ids=ids, **draws)
 
@@ -224,19 +221,20 @@ class RankSampler:
     def own(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
         """Neighbours of own rows, counted from the first; without communication."""
         indptr, columns, numbers, weights = self._sampler.sample_hop(targets, hop, draw)
-        edges, values, ids = (
-            None if table is None else table[numbers]
-            for table in (self._edges, self._values, self._ids)
-        )
-        weights = weights if self._weighted else values
+        edges = None if self._edges is None else self._edges.of(numbers).packed()
+        weights = weights if self._weighted else None
+        ids = None if self._ids is None else self._ids[numbers]
         return RowEntries(indptr, self._columns[columns.long()], edges, weights, ids)
 
     def as_rows(self, indptr: Tensor, entries: Sequence[Tensor]) -> RowEntries:
         """Rows whose entries have travelled as arrays."""
         columns, *others = entries
         ids = None if self._ids is None else others.pop()
-        edges = None if self._edges is None else others.pop(0)
-        return RowEntries(indptr, columns, edges, others[0] if others else None, ids)
+        edges = weights = None
+        if self._edges is not None:
+            edges = others.pop(0)
+            weights = None if ids is None else self._edges.unpacked(edges).edge_weight
+        return RowEntries(indptr, columns, edges, others[0] if others else weights, ids)
 
 
 class RowRequests:

@@ -158,11 +158,6 @@ class NeighborLoader:
         self.samples: Sequence[Sample] | None = None
         self.strategy: Strategy | None = None
         self._dist_graph = (data, data.version) if isinstance(data, DistGraph) else None
-        if isinstance(data, DistGraph) and data.has_repeated_edges:
-            raise InputError(
-                "NeighborLoader: this graph has several edges between the same vertices, which a "
-                "DistGraph holds as one: coalesce them, or give the loader the Data, on one process"
-            )
         rare: dict[str, Any] = {
             "disjoint": disjoint,
             "subgraph_type": subgraph_type == "induced",
@@ -370,7 +365,7 @@ def _strategy(
     for name, value in others.items():
         if value:
             raise InputError(f"{name} is not for a graph on several ranks")
-    share, mode = data.share if isinstance(data, DistGraph) else data, how.mode
+    share, mode = data.share_of_edges if isinstance(data, DistGraph) else data, how.mode
     if several:
         result: Strategy = several.strategy(data, how)
         return result

@@ -159,9 +159,10 @@ class RankBatches(Strategy):
         sample, edges = drawn
         tables = GraphTables(
             vertices={} if rows.y is None else {"y": rows.y},
-            edges={} if edges is None else {"edge_weight": edges},
+            edges={} if edges is None else self.ranks.edges.unpacked(edges).columns,
             vertex_ids=rows.ids,
             known_degrees=rows.degrees,
+            numbers_edges=False,
         )
         number = step * self.ranks.comm.size + self.ranks.comm.rank
         draw = Draw(self.options.seed, epoch, step, number, epoch * self.steps + step)

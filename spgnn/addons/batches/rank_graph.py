@@ -89,7 +89,8 @@ class Metadata:
     """Ids, labels and degrees of some vertices, one row each, which travel as rows of bytes.
 
     Columns are ``ids``, the original ones; ``edges``, the number of in-edges in the whole graph;
-    ``weight`` and ``bare`` as in `Degrees`, where they say more; ``y``, if labels are known.
+    ``weight`` and ``bare`` as in `Degrees`, where they say more; ``y``, if labels are known. Or,
+    of edges, all that is known of them by name.
     """
 
     def __init__(self, columns: dict[str, Tensor]) -> None:
@@ -106,8 +107,8 @@ class Metadata:
         if A.values is not None:
             columns["weight"] = torch.zeros(A.shape[0]).index_add_(0, rows, A.values.float())
         if loops:
-            columns["bare"] = torch.ones(A.shape[0])
-            columns["bare"][rows[_loops(A, share.layout.range(rank)[0])]] = 0
+            looped = rows[_loops(A, share.layout.range(rank)[0])]
+            columns["bare"] = torch.ones(A.shape[0]).index_add_(0, looped, -torch.ones(len(looped)))
         if y is not None:
             is_narrow = y.dtype == torch.int64 and share.meta.classes <= torch.iinfo(_NARROW).max
             columns["y"] = y.to(_NARROW) if is_narrow else y
@@ -129,6 +130,12 @@ class Metadata:
         """In the whole graph."""
         edges = self.columns["edges"].long()
         return Degrees(edges, self.columns.get("weight", edges.float()), self.columns.get("bare"))
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of edges, float32 [rows]."""
+        weight = self.columns.get("edge_weight")
+        return None if weight is None else weight.reshape(-1).float()
 
     def of(self, rows: Any) -> Metadata:
         """The same of some rows: a tensor of numbers, or a slice."""
@@ -173,6 +180,7 @@ class RankGraph:
     x: Tensor | CSR  # [own rows, f]
     metadata: Metadata  # of own vertices
     around: Metadata  # of these and of the halo's
+    edges: Metadata  # what is known of each nonzero of `block`
     boundary: Boundary
     layout: RowLayout
     comm: Communicator
@@ -192,7 +200,9 @@ class RankGraph:
         boundary = Boundary.build(block, share.layout, comm)
         metadata = Metadata.of_share(share, comm.rank, loops=loops)
         around = metadata.unpacked(boundary.of_columns(metadata.packed(), comm))
-        return cls(block, x, metadata, around, boundary, share.layout, comm)
+        weights = {} if block.values is None else {"edge_weight": block.values}
+        edges = Metadata(weights | share.edge_attributes)
+        return cls(block, x, metadata, around, edges, boundary, share.layout, comm)
 
     def fetch(self, rows: Tensor) -> tuple[Callable[[], Tensor | CSR], Metadata]:
         """Metadata of any rows, and a function that waits for their features. Collective."""

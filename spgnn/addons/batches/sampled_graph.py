@@ -75,6 +75,7 @@ class GraphTables:
     edge_ids: Tensor | None = None  # int64 [nnz]: the edge of each nonzero; None: in order
     vertex_ids: Tensor | None = None  # int64 [n]: original ids; None: the numbers themselves
     known_degrees: Degrees | None = None  # in the whole graph, of all vertices
+    numbers_edges: bool = True  # a place in the tables of edges is that in the graph as given
 
     def ids_of(self, nodes: Tensor) -> Tensor:
         """Original ids of some vertices."""
@@ -93,6 +94,7 @@ class GraphTables:
             others=self.others,
             vertex_ids=self.ids_of(nodes),
             known_degrees=self.degrees(nodes) if degrees else None,
+            numbers_edges=self.numbers_edges,
         )
 
 
@@ -216,15 +218,14 @@ def sampled_graph(graph: Graph, x: Tensor | FeatureStore = None) -> SampledGraph
 def _of_dist_graph(graph: DistGraph) -> SampledGraph:
     if graph.comm.size > 1:
         raise InputError(f"batches of one process, but this graph is on {graph.comm.size} ranks")
-    others = ", ".join(sorted(set(graph.edge_attributes) - {"edge_weight"}))
-    if others:
-        raise InputError(f"edges of this DistGraph have {others}: give the Data itself")
+    share = graph.share_of_edges
+    if share.adjacency is None:
+        raise InputError(f"{graph.meta.name}: mini-batches need the adjacency")
     tables = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
     tables = {name: None if table is None else table.cpu() for name, table in tables.items()}
     x = None if graph.x is None else graph.x.to("cpu")
-    return _of_tables(
-        graph.meta.name, graph.halo_matrix().local_matrix().to("cpu"), x, tables, graph.vertex_ids
-    )
+    read = _of_tables(graph.meta.name, share.adjacency, x, tables, graph.vertex_ids)
+    return replace(read, edges=read.edges | share.edge_attributes, numbers_edges=False)
 
 
 def _of_tables(

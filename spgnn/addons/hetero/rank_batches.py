@@ -135,7 +135,7 @@ class TypedRankSampler(RankSampler):
         self.ranks, self._ranks = ranks, ranks  # type: ignore[assignment]
         self.hops = len(options.num_neighbors)
         self._growth = partial(TypedGrowth, ranks=ranks, aim=aim)
-        self._edges, self._ids = _NONE, None  # edges are numbered
+        self._edges, self._ids = Metadata({}), None  # edges are numbered
         self._samplers, self._tables = [], []
         rank = ranks.comm.rank
         draws: dict[str, Any] = {"replace": options.replace, "resample": options.resample}

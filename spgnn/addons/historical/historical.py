@@ -171,7 +171,7 @@ class PartialHop:
     slots: Tensor  # int64 [m − num_required]: of the others in the layer's cache
     order: Tensor | None  # which of the rows [fresh, cached] each column is; None: in order
     hop: Hop  # its rows and columns; weights of the sampler
-    edges: Tensor | None  # weights of its edges
+    edges: Metadata | None  # what is known of its edges
 
     @property
     def required(self) -> Tensor:
@@ -406,7 +406,8 @@ class PartBatches(Strategy):
         before = offsets_of(stays)
         weights = None if drawn.weights is None else drawn.weights[stays]
         hop = Hop(before[drawn.indptr], indices[stays].int(), None, weights, len(columns))
-        edges = None if drawn.edges is None else drawn.edges[stays]
+        packed = drawn.edges
+        edges = None if packed is None else self.ranks.edges.unpacked(packed[stays])
         stale = slots[columns]
         return PartialHop(nodes[columns], len(first), stale[stale >= 0], order, hop, edges)
 
@@ -419,7 +420,8 @@ class PartBatches(Strategy):
                 partial(self.complete, number, hop),
                 block_pattern(hop.hop.indptr, hop.hop.indices, hop.hop.sources),
                 rows.ids,
-                edge_weight=hop.edges,
+                edge_weight=None if hop.edges is None else hop.edges.edge_weight,
+                attributes=None if hop.edges is None else hop.edges.columns,
                 factors=hop.hop.weights,
                 degrees=partial(getattr, rows, "degrees") if self.options.of_graph else None,
             )

@@ -136,8 +136,6 @@ def test_of_repeated_self_loops_one_is_left_as_in_pyg(kind, normalise):
     if kind == "GCNConv":
         with pytest.raises(InputError, match="several self-loops of a vertex, with weights"):
             layer(batch.x, batch.layers[0])
-    with pytest.raises(InputError, match="several edges between the same vertices"):
-        spgnn.NeighborLoader(spgnn.distribute(data), [-1])
 
 
 def pyg_data(*, repeated: bool) -> Any:

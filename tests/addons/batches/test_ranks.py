@@ -105,6 +105,60 @@ def test_exact_batches_are_those_of_one_process(parts):
     run_ranks(check_exact, parts, parts, EXACT)
 
 
+def edges_that_say_more() -> Any:
+    """Edges in no order, some of them repeated, and what is known of each."""
+    draw = torch.Generator().manual_seed(4)
+    source, target = (torch.from_numpy(ends).long() for ends in directed().nonzero())
+    index = torch.stack((source, target))[:, source != target]
+    loops = torch.arange(0, N, 3).repeat(2, 1)  # weights of several would be refused
+    index = torch.cat((index, index[:, ::3], index[:, ::9], loops), 1)
+    index = index[:, torch.randperm(index.shape[1], generator=draw)]
+    edges = index.shape[1]
+    data = pytest.importorskip("torch_geometric.data").Data(edge_index=index, num_nodes=N)
+    data.x, data.y = torch.randn(N, F_IN, generator=draw), torch.arange(N) % CLASSES
+    data.edge_weight = torch.rand(edges, 1, generator=draw).double() + 0.5
+    data.edge_attr = torch.randn(edges, 2, 3, generator=draw)
+    data.edge_type = torch.randint(0, 3, (edges,), generator=draw)
+    data.edge_number = torch.arange(edges)
+    data.edge_seen = torch.rand(edges, generator=draw) < 0.5
+    return data
+
+
+def check_edges(rank: int, parts: int) -> None:
+    """Of the edges that were drawn, all that one process says of them, but for their numbers."""
+    data, comm = edges_that_say_more(), connect()
+    names = ["edge_weight", "edge_attr", "edge_type", "edge_number", "edge_seen"]
+    labels = np.random.default_rng(0).integers(0, parts, N)
+    given = spgnn.distribute(data if rank == 0 else None, partition=labels, comm=comm)
+    for sampler, replaced in (("neighbor", False), ("neighbor", True), ("labor", False)):
+        options: dict[str, Any] = {"batch_size": 5, "shuffle": True, "seed": 7}
+        options |= {"sampler": sampler, "replace": replaced}
+        alone = NeighborLoader(data, FANOUTS, rank=rank, ranks=parts, **options)
+        loader = NeighborLoader(given, FANOUTS, superbatch=2, **options)
+        for batch, other in zip([one for one in loader if one], alone, strict=True):
+            assert 0 < batch.num_edges < data.num_edges
+            for one in (batch, pickle.loads(pickle.dumps(batch))):
+                assert_same(one, other)
+                assert torch.equal(one.edge_number, other.e_id)
+                for name in names:
+                    mine, theirs = getattr(one, name), getattr(other, name)
+                    assert mine.dtype == theirs.dtype
+                    assert torch.equal(mine, theirs), name
+                for block, its in zip(one.layers, other.layers, strict=True):
+                    assert torch.equal(block.edge_weight, its.edge_weight)
+                    assert torch.equal(block.local_edges.attr, its.local_edges.attr)
+                    assert torch.equal(block.local_edges.type, its.local_edges.type)
+                with pytest.raises(AttributeError, match="which edge of the source"):
+                    _ = one.e_id
+            assert set(names) <= set(batch.pyg().keys())
+            assert "e_id" not in batch.pyg()
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_all_that_is_known_of_edges_comes_with_them(parts):
+    run_ranks(check_edges, parts, parts)
+
+
 def check_own(rank: int) -> None:
     """What a loader of the whole graph makes of this rank's seeds."""
     given, whole = distributed(rank, 4), graph(weighted=False, sparse=False)
