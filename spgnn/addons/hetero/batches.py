@@ -30,8 +30,8 @@ from spgnn.errors import InputError, unknown
 from spgnn.graph import block_pattern
 from spgnn.pattern import Pattern, described, index_dtype
 
-Lookup = Callable[[EdgeType, Tensor], dict[str, Tensor]]
-"""Attributes of some edges of a relation, by the edge ids of its hops."""
+Lookup = Callable[[EdgeType, Tensor], tuple[dict[str, Tensor], Tensor]]
+"""Attributes of a relation's edges, and the rows in these of edge ids of its hops."""
 
 
 class TypedGraph:
@@ -168,12 +168,10 @@ class TypedGraph:
                 batch[owner][name] = ids
         for x in batch.collect("x", allow_empty=True).values():
             self._counts.add(rows_needed=len(x), bytes_needed=x.nbytes)
-
-        def attributes(name: EdgeType, edge_ids: Tensor) -> dict[str, Tensor]:
-            edges, named = self._orders[name][edge_ids], self._arrays.attributes[name]
-            return {key: named[key][edges] for key in EDGE_ATTRIBUTES if key in named}
-
-        return completed(batch, sample, self.aim, input_id, attributes)
+        named, orders = self._arrays.attributes, self._orders
+        return completed(
+            batch, sample, self.aim, input_id, lambda name, ids: (named[name], orders[name][ids])
+        )
 
 
 def as_hetero_data(data: Any) -> Any:
@@ -258,7 +256,9 @@ def completed(
         hop = hops[name]
         assert hop.edge_ids is not None
         pattern = block_pattern(hop.indptr, hop.indices, hop.sources)
-        return pattern, attributes(name, hop.edge_ids), hop.weights
+        named, rows = attributes(name, hop.edge_ids)
+        own = {key: named[key][rows] for key in EDGE_ATTRIBUTES if key in named}
+        return pattern, own, hop.weights
 
     batch.layers = []
     for hops, rows, columns in zip(sample.hops, sizes, sizes[1:], strict=False):

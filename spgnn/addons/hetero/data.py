@@ -14,7 +14,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType
+from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType, width_of
 from spgnn.addons.io import TypedTables, names_as_rows, names_of_rows, typed_place
 from spgnn.comm import Communicator
 from spgnn.config import objective_for
@@ -213,7 +213,7 @@ class HeteroArrays:
             targets.append(ends[1].numpy() + offsets[relation[2]])
         source, target = np.concatenate(sources), np.concatenate(targets)
         A = scipy.sparse.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
-        widths = [_width(self.vertices[name].get("x")) for name in self.sizes]
+        widths = [width_of(self.vertices[name].get("x")) for name in self.sizes]
         weights = np.repeat(widths, list(self.sizes.values())) // _COLUMNS_A_NONZERO + 1
         return A, weights + np.bincount(target, minlength=n)
 
@@ -235,10 +235,6 @@ def _dealt(parts: Int64Array, how: Placement, ranks: int) -> Int64Array:
     layout, slices = RowLayout.from_labels(parts, count), ranks // count
     place = layout.dealt(inverse_permutation(grouped_order(parts, count)), slices)
     return layout.split(slices).owner(place)
-
-
-def _width(x: Tensor | None) -> int:
-    return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
 
 
 def distribute_types(

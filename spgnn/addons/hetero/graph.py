@@ -145,8 +145,7 @@ class VertexType(_Store, DistVertices):
     @property
     def num_features(self) -> int:
         """Width of x, 0 without."""
-        x = self.attributes.get("x")
-        return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
+        return width_of(self.attributes.get("x"))
 
     @property
     def num_classes(self) -> int:
@@ -780,6 +779,11 @@ class HeteroDistGraph(DistributedGraph):
         return {name: one.num_features for name, one in self.vertices.items()}
 
     num_features = num_node_features
+
+
+def width_of(rows: Tensor | None) -> int:
+    """Columns of rows of features; 0 of none."""
+    return 0 if rows is None else 1 if rows.dim() == 1 else int(rows.shape[-1])
 
 
 def _on(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:

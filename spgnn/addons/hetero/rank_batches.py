@@ -37,7 +37,6 @@ from spgnn.addons.batches import (
     union_of,
 )
 from spgnn.addons.hetero.batches import completed, drawn_edges, own_edges
-from spgnn.addons.hetero.blocks import EDGE_ATTRIBUTES
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
 from spgnn.errors import InputError, check_choice
 from spgnn.graph import block_pattern
@@ -255,12 +254,7 @@ class TypedRankBatches(RankBatches):
             batch[name].update(relation._shared)
             at = numbers.get(name, _NONE)
             batch[name].update({key: rows[at] for key, rows in tables[name].items()})
-
-        def attributes(name: EdgeType, edge_ids: Tensor) -> dict[str, Tensor]:
-            named = tables[name]
-            return {key: named[key][edge_ids] for key in EDGE_ATTRIBUTES if key in named}
-
-        return completed(batch, sample, self._aim, input_id, attributes)
+        return completed(batch, sample, self._aim, input_id, lambda name, ids: (tables[name], ids))
 
 
 def typed_batches(graph: HeteroDistGraph, options: BatchOptions) -> Strategy:

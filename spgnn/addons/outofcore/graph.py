@@ -174,8 +174,8 @@ class ChunkedGraph:
         (self.sizes,), (self.budget,) = choose([self.sizes], recompute, decided, learns=learns)
         self.recomputed, self.keeps_first = self.budget.recomputed, self.sizes.keeps
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
-        self._freed = freed_pages(self.sizes, self.budget, memory, itself)
-        self._freed.keep()
+        self.freed = freed_pages(self.sizes, self.budget, memory, itself)
+        self.freed.keep()
         self.bounds = even_bounds(dataset.blocks.start, rows, self.budget.chunks)
         on_disk = "matrix" in self.budget.placement.on_disk
         self._storage = MatrixStorage(
@@ -302,10 +302,6 @@ class ChunkedGraph:
         """Let go of the memory of outputs that lie in a file."""
         if self._outputs is not None:
             self._outputs.give_back()
-
-    def make_room(self) -> None:
-        """Give back freed memory, if it is short, before a pass over all chunks."""
-        self._freed.make_room()
 
     def close(self) -> None:
         """Give up the memory of tables."""

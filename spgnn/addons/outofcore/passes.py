@@ -419,8 +419,7 @@ class ChunkedPass:
             H = _picked(H.detach(), self._inside(number - 1, chunk))
             return H.requires_grad_(learns)
         if number:
-            nobody = torch.empty(0, self._widths[number], dtype=graph.dtype)
-            return nobody.requires_grad_(learns)
+            return torch.empty(0, self._widths[number], dtype=graph.dtype, requires_grad=learns)
         X: Tensor | CSR | None = None
         chosen = self._chosen(0, chunk)
         if self.model.reads_own(0):
@@ -428,11 +427,7 @@ class ChunkedPass:
             if chosen is not None:
                 X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
         if graph.propagated is None:
-            return (
-                X
-                if X is not None
-                else torch.empty(0, self.model.model.in_channels, dtype=graph.dtype)
-            )
+            return torch.empty(0, self.model.widths[0], dtype=graph.dtype) if X is None else X
         assert not isinstance(X, CSR)
         AX = graph.propagated.read(chunk).to(graph.dtype)
         return Propagated(_picked(AX, chosen), X)
@@ -473,10 +468,8 @@ class ChunkedPass:
         if dO is not None:
             request = self._request(following, H, chunk, self._chosen(number, chunk))
             ends, gradients = self._request_ends(following, chunk, request, inside, dO)
-        for key, rows in (
-            (("input gradient", following), inside),
-            (("jump gradient", number), None),
-        ):
+        more = (("input gradient", following), inside), (("jump gradient", number), None)
+        for key, rows in more:
             if key in self._tables:
                 ends.append(_picked(H, rows))
                 gradients.append(self._tables[key].read(chunk))

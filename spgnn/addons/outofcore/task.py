@@ -237,7 +237,7 @@ class ChunkedTask(Task):
 
     def _tick(self, done: int, total: int) -> None:
         if done % self.graph.budget.chunks == 0:
-            self.graph.make_room()
+            self.graph.freed.make_room()
         if self.progress is not None:
             self.progress("chunks of this epoch", done, total)
 
@@ -338,14 +338,12 @@ def _in_directory(
     values = "edge_attr" if config.model.uses_edges else "values"
     if config.model.uses_edges:
         check_edge_features(config, meta, shards.edge_dim(rank))
-    places = {name: shards.place(rank, name) for name in ("indptr", "indices", values, "x")}
-    stretch = {
-        name: None if place is None else FileExtent(*place) for name, place in places.items()
-    }
+
+    def extent(name: str) -> Any:
+        place = shards.place(rank, name)
+        return None if place is None else FileExtent(*place)
+
     first, last = shards.layout.range(rank)
-    indptr, indices = stretch["indptr"], stretch["indices"]
-    assert indptr is not None
-    assert indices is not None
     ids, data = shards.vertices_of(rank)
     return ChunkedDataset(
         meta,
@@ -353,15 +351,15 @@ def _in_directory(
         FileBlocks(
             (0, last - first),
             meta.vertices,
-            indptr=indptr,
-            indices=indices,
-            values=stretch[values] if meta.weighted or values == "edge_attr" else None,
+            indptr=extent("indptr"),
+            indices=extent("indices"),
+            values=extent(values) if meta.weighted or values == "edge_attr" else None,
             counts=counts,
             width=max(edge_dim, 1),
         ),
         first if ids is None else ids,
         data.select_split(config.data.split),
-        shards.features_of(rank) or stretch["x"],
+        shards.features_of(rank) or extent("x"),
     )
 
 
