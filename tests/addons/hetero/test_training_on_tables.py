@@ -83,6 +83,9 @@ def test_what_several_types_do_not_know_is_refused_on_every_rank(tmp_path):
     tables(tmp_path / "tables")
     labels = {"y": [0, 1, 1, 0, 1], "split": ["train"] * 5}
     change("nodes/venue", **labels)(tmp_path / "tables")
+    bare = tmp_path / "bare"  # without weights
+    tables(bare)
+    change("edges/paper__cites__paper", weight=None)(bare)
     cases = {
         "vertex types with labels y are paper, venue: target= names one": {"model": "rgat"},
         "no vertex type 'papers' in the graph": {"model": "rgat", "target": "papers"},
@@ -102,6 +105,7 @@ def test_what_several_types_do_not_know_is_refused_on_every_rank(tmp_path):
         "--model rgat knows no --order": {"model": "rgat", "recompute_halo": True},
         "MiB are needed, for one vertex": {
             "model": "hgt",
+            "dataset": str(bare),
             "target": "paper",
             "spill": str(tmp_path),
             "memory": "2MiB",
