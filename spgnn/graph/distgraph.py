@@ -448,7 +448,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         InputError
             On all ranks, if there is no such vertex, an edge that is added is there already, one
             that is dropped is not, something is given twice, or a row of a new vertex is missing;
-            if the graph has a codec, repeated edges or a vertex cut, or let go of its adjacency.
+            if the graph has a codec, repeated edges or a vertex cut, or let go of its adjacency;
+            if there are new vertices and the others have names.
         """
         GRAPH_METHODS.need("update", "graph.update", "dynamic")
         updated: int = GRAPH_METHODS["update"](self, add_edges, drop_edges, add_nodes, attributes)

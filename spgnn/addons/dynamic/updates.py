@@ -580,6 +580,11 @@ def update(
     comm.all_reduce(updated, "max").wait()
     new = changes.vertices[:0]
     if updated[-1]:
+        if graph.vertex_names is not None:
+            raise InputError(
+                "update: vertices have names, and new ones would have none: distribute the new "
+                "graph, or give the source integers as ids"
+            )
         new = graph.all_gather(torch.from_numpy(changes.vertices)).numpy()
         changing.check_new(new)
         _check_grows(of_vertices)
