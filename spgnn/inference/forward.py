@@ -131,7 +131,7 @@ def _of_types(model: Any, graph: DistributedGraph, refused: list[str]) -> Any:
             kind = type(model).__name__
             raise InputError(f"infer: the model must be a torch.nn.Module, got {kind}")
         if refused:
-            raise InputError(f"infer: {refused[0]}= is for graphs of one vertex type")
+            raise InputError(f"infer: {refused[0]}= is for graphs of one vertex type: leave it out")
 
     graph.comm.on_every_rank(check)
     with evaluating(model), torch.no_grad():

@@ -22,6 +22,7 @@ from spgnn.graph import (
     RECIPES,
     Aggregation,
     DistGraph,
+    DistributedGraph,
     Features,
     Graph,
     LocalEdges,
@@ -111,6 +112,11 @@ class Embeddings:
     def __init__(self, model: nn.Module, graph: DistGraph) -> None:
         candidate: object = graph
         if not isinstance(candidate, DistGraph):
+            if isinstance(candidate, DistributedGraph):
+                raise InputError(
+                    "Embeddings: rows that follow updates are of graphs of one vertex type; "
+                    "infer(model, graph) computes those of several"
+                )
             kind = type(candidate).__name__
             raise InputError(f"Embeddings: give a graph of spgnn.distribute, not a {kind}")
         graph.comm.on_every_rank(lambda: _check(model, graph))

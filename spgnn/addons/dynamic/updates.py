@@ -22,7 +22,7 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.comm import Communicator, RowCounts
 from spgnn.data import MASKS, RankShare, VertexData
-from spgnn.errors import InputError
+from spgnn.errors import InputError, unknown
 from spgnn.exchange import swap_rows
 from spgnn.graph import DistGraph, Edges
 from spgnn.layout import RowLayout, grouped_order
@@ -639,14 +639,16 @@ def checked(
     attributes = {}
     for name in of_edges:
         if of_edges[name] is not None and name not in present:
-            raise InputError(f"update: {name}: the edges of this graph have none")
+            there = [key for key, (_, like) in rows.items() if like is not None]
+            choices = ["add_edges", "drop_edges", "add_nodes", *there, *present]
+            raise unknown("update: the graph has no", name, choices)
     for name, like in present.items():
         values = attributes[name] = like.new_zeros((len(edges), *like.shape[1:]), device="cpu")
         data = of_edges.get(name)
         if data is None and len(added):
             raise InputError(f"update: {name} of new edges is missing, {list(like.shape[1:])} each")
         if data is not None:
-            new = _tensor(data)
+            new = _tensor(name, "numbers", data)
             expected = [len(added), *like.shape[1:]]
             if new.is_floating_point() != like.is_floating_point() or list(new.shape) != expected:
                 what = f"{str(like.dtype).removeprefix('torch.')} {expected}"
@@ -664,11 +666,11 @@ def checked(
     return Changes(edges, attributes, result, vertices)
 
 
-def _tensor(data: object) -> Tensor:
+def _tensor(name: str, rule: str, data: object) -> Tensor:
     try:
         return torch.as_tensor(data).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"update: numbers are given as a tensor, got {described(data)}") from error
+        raise InputError(f"update: {name} must be {rule}, got {described(data)}") from error
 
 
 def _edges(name: str, edges: object) -> Int64:
@@ -684,7 +686,7 @@ def _edges(name: str, edges: object) -> Int64:
 
 
 def _integers(name: str, shape: str, data: object) -> Tensor:
-    array = _tensor(data)
+    array = _tensor(name, f"integers {shape}, numbers of vertices and not names", data)
     if array.numel() == 0:
         array = array.long()  # an empty list is one of floating numbers
     if array.dtype not in (torch.int32, torch.int64):
@@ -702,7 +704,7 @@ def _rows(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InputError(f"update: {name} must be (ids, rows), got {described(data)}")
     ids = _integers(f"ids of {name}", "[vertices]", data[0])
-    rows = _tensor(data[1])
+    rows = _tensor(f"rows of {name}", "numbers", data[1])
     expected = (len(ids), *present.shape[1:]), present.dtype
     if ids.dim() != 1 or (tuple(rows.shape), rows.dtype) != expected:
         what = f"{str(present.dtype).removeprefix('torch.')} {list(expected[0])}"

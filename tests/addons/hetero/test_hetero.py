@@ -478,6 +478,8 @@ def refuses_use(rank: int) -> list[tuple[str, str]]:
         (lambda: spgnn.LinkNeighborLoader(graph, [2]), "takes graphs of one vertex type"),
         (lambda: spgnn.distribute(graph), "a HeteroDistGraph is distributed already"),
         (lambda: spgnn.infer(sage, graph, layer=1), "layer= is for graphs of one vertex type"),
+        (lambda: spgnn.infer(sage, graph, since=1), "since= is for graphs of one vertex type"),
+        (lambda: spgnn.Embeddings(sage, graph), "are of graphs of one vertex type; infer"),
         (lambda: HANConv(-1, 8, meta).double()(x, graph.edge_index_dict), "looks at all vertices"),
         (lambda: HGTConv(-1, 8, meta).double()(x, graph.edge_index_dict), "of a distributed graph"),
         (lambda: edges[0].ne(targets), "ne of the sources of a distributed graph"),  # of two types
