@@ -61,7 +61,7 @@ class TypedModel(Network, GraphModule):
         check_integer("num_layers", num_layers, 1)
         if width % check_integer("heads", heads, 1):
             raise InputError(f"{owner}: {heads} heads must divide hidden_channels={width}")
-        for relation in graph.edge_types:
+        for relation in () if self.attends else graph.edge_types:
             if "edge_weight" in graph.relation(relation):
                 raise InputError(
                     f"{owner}: relation {' '.join(relation)} has weights: leave them out"

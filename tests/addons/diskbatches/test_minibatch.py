@@ -411,7 +411,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "historical", "historical": f"1,{10**20},3,4"}, "at most 2147483647"),
     ({"past": "bfloat16"}, "distribution.past bfloat16 needs --distributed historical, not none"),
     ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
-    ({"heads": 4}, "--heads 4 needs --model gat, gatv2 or gat-relu-first, not sage"),
+    ({"heads": 4}, "--heads 4 needs --model gat, gatv2"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
     ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
     ({"model": "gine"}, "--model gine: choose one of gcn, sage, gin, gat, gatv2"),
