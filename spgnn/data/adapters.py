@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -62,7 +62,7 @@ def from_scipy(
 
 @on_cpu
 def from_pyg(data: Any, name: str = "graph") -> Graph:
-    """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
+    """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, edge_attr, x, y, masks.
 
     An edge that is named several times counts as often, as it does there: weights are summed, and
     without weights their number becomes the weight. All tensors are copied.
@@ -158,8 +158,18 @@ class ForeignGraph:
     pairs: dict[str, Tensor] = field(default_factory=dict)  # `pairs_of_vertices`
 
     def record(self, name: str) -> Graph:
-        """The adjacency with x, y and masks, in the dtypes of a `Graph`."""
-        return _graph(name, self.edges.adjacency(self.vertices), self.attributes)
+        """The adjacency with x, y, masks and edge_attr, in the dtypes of a `Graph`."""
+        graph = _graph(name, self.edges.adjacency(self.vertices), self.attributes)
+        attr = self.edges.attributes.get("edge_attr")
+        if attr is None or not attr.is_floating_point():
+            return graph
+        if graph.edges < len(attr):
+            raise InputError(
+                "edge_attr: an edge is named several times, and a Graph holds it once, with one "
+                "row of features; spgnn.distribute takes such data as they are"
+            )
+        order = torch.from_numpy(np.lexsort((self.edges.source, self.edges.target)))
+        return replace(graph, edge_attr=attr[order].reshape(len(attr), -1))
 
     def apart(self, name: str) -> tuple[Graph, dict[str, Tensor]]:
         """A record of what a `Graph` holds without any change, and all other attributes."""

@@ -50,7 +50,6 @@ from .norm import GraphNorm as GraphNorm
 from .norm import LayerNorm as LayerNorm
 from .norm import Norm as Norm
 from .norm import PairNorm as PairNorm
-from .norm import Stage as Stage
 from .norm import norm_of as norm_of
 from .norm import run_stages as run_stages
 from .norm import stages_between as stages_between

@@ -188,3 +188,11 @@ def test_an_edge_list_says_more_than_an_adjacency():
     assert not says_more([[0, 1], [1, 2]], edge_weight=torch.tensor([1.0, 2]))
     assert says_more([[0, 1], [1, 2]], edge_weight=torch.tensor([1, 2]))  # integers
     assert says_more([[0, 1], [1, 2]], edge_type=torch.tensor([1, 2]))
+
+
+def test_features_of_edges_come_in_the_order_of_the_entries():
+    ends, attr = [[0, 2, 1, 1], [1, 0, 2, 0]], torch.arange(8.0).view(4, 2)
+    graph = from_pyg(data_of(ends, 3, edge_attr=attr))
+    assert torch.equal(graph.edge_attr, attr[[3, 1, 0, 2]])
+    with pytest.raises(InputError, match="edge_attr: an edge is named several times"):
+        from_pyg(data_of([[0, 0], [1, 1]], 3, edge_attr=attr[:2]))
