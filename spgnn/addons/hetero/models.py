@@ -146,19 +146,21 @@ class RGCN(TypedModel):
 
 
 class RGAT(TypedModel):
-    """Layers of :class:`GATConv` by relation (Busbridge et al. 2019)."""
+    """Layers of :class:`GATConv` by relation (Busbridge et al. 2019), and a map of own rows."""
 
     attends = True
 
     def init_conv(self) -> nn.Module:
         """A layer of all relations."""
-        width, heads = self.width // self.heads, self.heads
-        return HeteroConv(
-            {
-                relation: GATConv((self.width, self.width), width, heads, add_self_loops=False)
-                for relation in self.edge_types
-            }
-        )
+        ends = self.width, self.width
+        options: dict[str, Any] = {"heads": self.heads, "add_self_loops": False}
+        # Results of relations are added up, so one of each target type adds its own rows.
+        adding = {relation[2]: relation for relation in self.edge_types}.values()
+        convs = {
+            relation: GATConv(ends, ends[1] // self.heads, residual=relation in adding, **options)
+            for relation in self.edge_types
+        }
+        return HeteroConv(convs)
 
 
 class HGT(TypedModel):

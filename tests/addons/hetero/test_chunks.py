@@ -88,6 +88,22 @@ def test_chunks_from_a_disk_are_exact(tmp_path, ranks, kinds):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("kind", [RGAT, RGCN, HGT])
+def test_a_vertex_without_neighbours_looks_at_itself(kind):
+    """Also where no relation starts at its type."""
+    data, writes = hetero("papers"), ("author", "writes", "paper")
+    for relation in data.edge_types:
+        if relation != writes:
+            del data[relation]
+    alone = int(torch.bincount(data[writes].edge_index[1]).argmin())
+    assert alone not in data[writes].edge_index[1]
+    graph = spgnn.distribute(data)
+    x_dict = {name: x.requires_grad_() for name, x in graph.x_dict.items()}
+    model = kind(graph, 32, 2, CLASSES).double()
+    (gradient,) = torch.autograd.grad(model(x_dict, graph)[alone].sum(), x_dict["paper"])
+    assert gradient.any(1).nonzero().tolist() == [[alone]]
+
+
 def igb(papers: int, width: int) -> HeteroData:
     """IGB-HET's four vertex types and its relations with their reverses, at some size."""
     drawn = torch.Generator().manual_seed(0)
