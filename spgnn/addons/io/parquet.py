@@ -573,7 +573,14 @@ def _float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
         single = values.astype(np.float32)
     good = np.isfinite(single) if floating else exact_in_float32(values)
     each = np.asarray(good if values.ndim == 1 else np.all(good, axis=1))
-    batch.refuse(name, each, values.__getitem__, f"finite in float32, or {EXACT}")
+
+    def shown(row: int) -> str:
+        if values.ndim == 1:
+            return str(values[row])
+        element = int(np.argmin(good[row]))
+        return f"element {element}, {values[row, element]},"
+
+    batch.refuse(name, each, shown, "finite in float32" if floating else EXACT)
     return single[:, None] if single.ndim == 1 else single
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -13,6 +15,7 @@ from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.errors import InputError, check_integer
 from spgnn.graph import rows_of_all
 from spgnn.layout import RowLayout
+from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
 
 _ITEMS, _USERS = 8192, 256  # scores of so many at once; larger blocks are new memory each time
@@ -20,12 +23,12 @@ _IDS = (1 << 32) - 1
 
 
 def top_k(
-    users: Tensor,
-    items: Tensor,
+    users: Tensor | npt.NDArray[Any],
+    items: Tensor | npt.NDArray[Any],
     k: int = 20,
     *,
-    seen: CSR | sp.csr_array | None = None,
-    item_ids: Tensor | None = None,
+    seen: CSR | sp.sparray | sp.spmatrix | None = None,
+    item_ids: Tensor | npt.NDArray[Any] | None = None,
     comm: Communicator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The k items with the largest inner products with each user. Collective.
@@ -35,13 +38,13 @@ def top_k(
 
     Parameters
     ----------
-    users : Tensor [own users, d]
-    items : Tensor [own items, d]
+    users : Tensor or array [own users, d]
+    items : Tensor or array [own items, d]
         Of all ranks together each item once.
     k : int
-    seen : CSR or csr_array [own users, items of all ranks], optional
-        Nonzeros are items, by their ids, that are left out.
-    item_ids : Tensor int64 [own items], optional
+    seen : CSR or sparse matrix of SciPy [own users, items of all ranks], optional
+        Stored entries are items, by their ids, that are left out.
+    item_ids : Tensor or array int64 [own items], optional
         From 0 on, each on one rank; by default the items are numbered in the order of ranks.
     comm : Communicator, optional
         All ranks; by default this process alone.
@@ -59,15 +62,15 @@ def top_k(
         On all ranks, if shapes do not fit, or an embedding is not finite.
     """
     comm = comm or SoloCommunicator()
-    comm.on_every_rank(lambda: _check(users, items, k))
+    users, items, seen, own_ids = comm.on_every_rank(
+        lambda: _checked(users, items, k, seen, item_ids)
+    )
     comm.check_agreement("top_k", k=k, width=items.shape[1], dtype=items.dtype)
     sizes = rows_of_all(torch.tensor([len(items)]), comm)
     layout = RowLayout(np.append(0, sizes.cumsum(0).numpy()))
     own = torch.arange(*layout.range(comm.rank))
-    ids = rows_of_all(own if item_ids is None else item_ids, comm)
+    ids = rows_of_all(own if own_ids is None else own_ids, comm)
     places = torch.full((layout.rows,), -1)
-    if isinstance(seen, sp.csr_array):
-        seen = CSR.from_scipy(seen)
 
     def check_ids() -> None:
         if len(ids) != layout.rows or not torch.equal(ids.sort().values, torch.arange(len(ids))):
@@ -108,14 +111,37 @@ def top_k(
     return ids, scores.masked_fill(missing, -torch.inf)
 
 
-def _check(users: Tensor, items: Tensor, k: int) -> None:
+def _checked(
+    users: Any, items: Any, k: int, seen: Any, item_ids: Any
+) -> tuple[Tensor, Tensor, CSR | None, Tensor | None]:
+    """The arguments, arrays as tensors, checked as far as one rank can."""
     check_integer("k", k, 1)
+    users, items = _tensor("users", users), _tensor("items", items)
     for name, rows in (("users", users), ("items", items)):
         if rows.dim() != 2 or rows.shape[1] != items.shape[-1]:
             shapes = f"{list(users.shape)} and {list(items.shape)}"
             raise InputError(f"users and items must be [users, d] and [items, d], got {shapes}")
         if not rows.isfinite().all():
             raise InputError(f"{name} hold numbers that are not finite")
+    if seen is not None and not isinstance(seen, CSR):
+        if not sp.issparse(seen):
+            kind = type(seen).__name__
+            raise InputError(f"seen must be a CSR or a sparse array of SciPy, got {kind}")
+        seen = CSR.from_scipy(seen)
+    if item_ids is None:
+        return users, items, seen, None
+    ids = _tensor("item_ids", item_ids)
+    if ids.numel() and (ids.is_floating_point() or ids.is_complex()):
+        raise InputError(f"item_ids must be integers, got {described(ids)}")
+    return users, items, seen, ids.long()
+
+
+def _tensor(name: str, rows: Any) -> Tensor:
+    try:
+        return torch.as_tensor(rows)
+    except (TypeError, ValueError, RuntimeError):
+        kind = type(rows).__name__
+        raise InputError(f"{name} must be a tensor or an array of numbers, got {kind}") from None
 
 
 def _keys(scores: Tensor, ids: Tensor) -> Tensor:

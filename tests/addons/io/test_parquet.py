@@ -447,6 +447,14 @@ VERTICES = {
     "twice": ({"id": [0, 1, 1, 2]}, "row 2, column 'id': '1' is not an id that no row before"),
     "lists": ({"x": [[1, 2], [1, 2], [3]]}, "row 2, column 'x': a list of 1 is not 2"),
     "nan": ({"x": [1.0, float("nan"), 2.0]}, "row 1, column 'x': nan is not finite"),
+    "element": (
+        {"x": [[1.0, 2.0], [0.0, 0.0], [0.5, float("nan")]]},
+        "row 2, column 'x': element 1, nan, is not finite in float32",
+    ),
+    "exact": (
+        {"x": [[1, 2], [2**24 + 1, 0], [5, 6]]},
+        "row 1, column 'x': element 0, 16777217, is not a whole number that float32 holds",
+    ),
     "gap": ({"y": [0, 1, 10**6]}, "column 'y': row 2 is 1000000; a class"),
     "mask": ({"train_mask": [0, 1, 1]}, "column 'train_mask' must be bool"),
     "strings": ({"id": ["a", "b", "c"]}, "column 'id' is string, but edges name integers"),

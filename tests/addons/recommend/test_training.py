@@ -225,6 +225,15 @@ def best_of(rank: int, users: Tensor, items: Tensor, seen: sp.csr_array, owner: 
     own = (owner[-len(users) :] == rank).nonzero()[:, 0]
     mine = seen[own.numpy()]
     best, scores = top_k(users[own], items[ids], 6, seen=mine, item_ids=ids, comm=comm)
+    arrays = users[own].numpy(), items[ids].numpy(), 6
+    same = top_k(*arrays, seen=mine.tocoo(), item_ids=ids.numpy(), comm=comm)
+    assert all(map(torch.equal, same, (best, scores)))
+    with pytest.raises(InputError, match="users must be a tensor or an array of numbers, got list"):
+        top_k([["a"]], *arrays[1:], comm=comm)
+    with pytest.raises(InputError, match="seen must be a CSR or a sparse array of SciPy, got dict"):
+        top_k(*arrays, seen={}, item_ids=ids, comm=comm)
+    with pytest.raises(InputError, match=r"item_ids must be integers, got float32"):
+        top_k(*arrays, item_ids=ids.float(), comm=comm)
     with pytest.raises(InputError, match="each once"):
         top_k(users[own], items[ids], 6, item_ids=torch.zeros_like(ids), comm=comm)
     with pytest.raises(InputError, match="a row a user"):
