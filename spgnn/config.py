@@ -726,6 +726,11 @@ class TrainConfig(Configuration):
         """Say what cannot work on that many ranks."""
         yield from chain.from_iterable(one.refused(self) for one in self.extensions)
         self.distribution.check(ranks)
+        model = self.model
+        own_forward = model.attends and model.aggregates_several_times
+        if own_forward and ranks > 1 and self.opener is None:
+            why = "has layers with a forward of their own: spgnn.Trainer(model, graph) trains it"
+            yield f"--model {model.model} {why}"
         nodes, size = self.algorithm.nodes, self.distribution.node_size
         if nodes is not None and ranks % nodes:
             yield f"--nodes {nodes} must divide the number of ranks, which is {ranks}"
@@ -783,10 +788,6 @@ def refused(config: TrainConfig) -> Iterator[str]:
     if model.registered.needs_edges and not model.edge_dim:
         named = f"--model {model.model}"
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
-    own_forward = model.aggregates_several_times
-    if model.attends and own_forward and config.opener is None:
-        why = "has layers with a forward of their own: spgnn.Trainer(model, graph) trains it"
-        yield f"--model {model.model} {why}"
     if model.uses_edges and (aim.inductive or aim.task != "vertices"):
         yield f"{with_edges} trains labels of vertices on the whole graph"
     if model.attends_globally and how.recompute_halo:

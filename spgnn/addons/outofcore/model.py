@@ -19,8 +19,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.edges import EdgeRows
 from spgnn.addons.outofcore.matrix import Request
 from spgnn.autograd import with_backward
-from spgnn.comm import Communicator
-from spgnn.comm.traffic import RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import (
     Aggregation,

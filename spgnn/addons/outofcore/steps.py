@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spgnn.addons.outofcore.matrix import Request
 from spgnn.addons.outofcore.model import NO_KEYS, ChunkedModel, ChunkRows
-from spgnn.comm.traffic import RowCounts
+from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation
 from spgnn.nn import DropoutKeys, Network, Stack, Stepwise, keys_on, layer_widths, run_stages

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spgnn.autograd import agreeing, in_own_dtype, passed
-from spgnn.comm import Communicator
-from spgnn.comm.traffic import RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import AnyGraph, Graph, as_graph
 from spgnn.nn import GraphModule

@@ -70,8 +70,12 @@ class Simplified(nn.Stack):
 class Propagated(Simplified):
     """Several products a layer, and rows that go around them; then each with weights of its own."""
 
+    loops = False
+
     def init_conv(self, f_in, f_out, *, last):
-        return nn.TAGConv(f_in, f_out, K=2) if last else nn.APPNP(K=3, alpha=0.2)
+        if last:
+            return nn.TAGConv(f_in, f_out, K=2)
+        return nn.APPNP(K=3, alpha=0.2, add_self_loops=False)
 
 
 for model in (Transformer, Crystals, Unlooped, Simplified, Propagated):
