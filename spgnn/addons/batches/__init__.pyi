@@ -32,6 +32,7 @@ from .rank_graph import RankGraph as RankGraph
 from .rank_graph import as_dtype as as_dtype
 from .rank_graph import mask_of as mask_of
 from .rank_graph import of_all_ranks as of_all_ranks
+from .rank_graph import own_mask as own_mask
 from .rank_graph import rows_as_bytes as rows_as_bytes
 from .remote_rows import RemoteRows as RemoteRows
 from .remote_rows import Requests as Requests

@@ -249,17 +249,25 @@ def of_all_ranks(rows: Tensor, ids: Tensor, comm: Communicator) -> tuple[Tensor,
 
 def mask_of(share: RankShare, input_nodes: Any, comm: Communicator) -> Tensor:
     """The own vertices that seeds are taken of, bool [own rows]; a mask or its name. Collective."""
+    data, name, rows = share.data, share.meta.name, len(share.vertex_ids)
+    return comm.on_every_rank(
+        lambda: own_mask(input_nodes, lambda mask: getattr(data, mask, None), rows, f"{name} has")
+    )
 
-    def checked() -> Tensor:
-        named = isinstance(input_nodes, str)
-        mask = getattr(share.data, input_nodes, None) if named else input_nodes
-        own = len(share.vertex_ids)
-        if mask is None and not named:
-            return torch.ones(own, dtype=torch.bool)
-        if not isinstance(mask, Tensor):
-            raise InputError(f"input_nodes {input_nodes}: {share.meta.name} has no such mask")
-        if mask.dtype != torch.bool or mask.shape != (own,):
-            raise InputError(f"input_nodes: a mask must be bool [{own}], got {described(mask)}")
-        return mask.cpu()
 
-    return comm.on_every_rank(checked)
+def own_mask(
+    input_nodes: Any, lookup: Callable[[str], Tensor | None], rows: int, owner: str
+) -> Tensor:
+    """A mask of own vertices, bool [rows], on CPUs: all of them, a given one, or one by name."""
+    if input_nodes is None:
+        return torch.ones(rows, dtype=torch.bool)
+    mask = lookup(input_nodes) if isinstance(input_nodes, str) else input_nodes
+    if mask is None:
+        raise InputError(f"input_nodes {input_nodes}: {owner} no such mask")
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (rows,):
+        got = described(mask) if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(
+            "input_nodes: over ranks seeds are a mask of own vertices, or the name of one: "
+            f"a mask must be bool [{rows}], got {got}"
+        )
+    return mask.cpu()

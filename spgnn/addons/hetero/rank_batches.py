@@ -31,6 +31,7 @@ from spgnn.addons.batches import (
     numbered,
     of_all_ranks,
     offsets_of,
+    own_mask,
     rows_of_ranks,
     step_inputs,
     steps_of,
@@ -41,7 +42,6 @@ from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
 from spgnn.errors import InputError, check_choice
 from spgnn.graph import block_pattern
 from spgnn.layout import RowLayout
-from spgnn.pattern import described
 
 _NONE = torch.zeros(0, dtype=torch.int64)
 
@@ -266,15 +266,8 @@ def typed_batches(graph: HeteroDistGraph, options: BatchOptions) -> Strategy:
         if options.sampler != "neighbor":
             raise InputError(f"sampler {options.sampler} is for graphs of one vertex type")
         vertices = graph.vertices[aim]
-        mask = vertices.attributes.get(inputs) if isinstance(inputs, str) else inputs
-        if mask is None and inputs is None:
-            return torch.ones(vertices.own_rows, dtype=torch.bool)
-        if not isinstance(mask, Tensor):
-            raise InputError(f"input_nodes {inputs}: vertices of type {aim!r} have no such mask")
-        if mask.dtype != torch.bool or mask.shape != (vertices.own_rows,):
-            right = f"bool [{vertices.own_rows}]"
-            raise InputError(f"input_nodes: a mask must be {right}, got {described(mask)}")
-        return mask.cpu()
+        owner = f"vertices of type {aim!r} have"
+        return own_mask(inputs, vertices.attributes.get, vertices.own_rows, owner)
 
     own = comm.on_every_rank(checked)
     options.check_agreement(comm, aim=aim, mode_of_types=str(mode))

@@ -291,7 +291,8 @@ def losses_of(data: Any, ranks: int, name: str, counts: list[int]) -> list[float
     return losses
 
 
-SAID = ("time_attr", "mode", "a mask must be bool")
+NUMBERS = "over ranks seeds are a mask of own vertices, or the name of one: a mask must be bool ["
+SAID = ("time_attr", "mode", "of type 'paper' have no such mask", NUMBERS, NUMBERS, NUMBERS)
 
 
 def refused(rank: int) -> list[str]:
@@ -299,7 +300,8 @@ def refused(rank: int) -> list[str]:
     messages = []
     graph = spgnn.distribute(hetero("papers"))
     cases: list[dict[str, Any]] = [{"time_attr": "x"}, {"mode": "cluster"}]
-    for options in (*cases, {"input_nodes": ("paper", torch.ones(1 + rank))}):
+    seeds: list[Any] = ["valid", torch.ones(1 + rank), torch.arange(5), [1, 2]]
+    for options in (*cases, *({"input_nodes": ("paper", each)} for each in seeds)):
         arguments: dict[str, Any] = {"input_nodes": "paper"} | options
         with pytest.raises(InputError) as error:
             NeighborLoader(graph, [2], **arguments)
