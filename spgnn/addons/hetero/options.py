@@ -38,8 +38,11 @@ class Types(Extension):
             if self.target is not None:
                 yield f"--target {self.target} needs a model of several vertex types, not {named}"
             return
-        if how.order != "auto" or how.recompute_halo or how.plan or how.edges:
-            yield f"{named} knows no --order, --recompute-halo, --plan or algorithm.edges"
+        if how.plan:
+            yield f"{named} is of several vertex types, and plans (spgnn plan, --plan) are of one"
+        for option, _ in how.changed:
+            if option.name in ("order", "recompute_halo", "edges"):
+                yield f"{named} knows no {option.written}"
         if aim.task != "vertices" or aim.inductive:
             yield f"{named} learns labels of vertices on the whole graph: no links"
         if config.training.dtype == "bfloat16":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,7 +46,12 @@ class TypedTask(GivenModel):
         learns, width = outputs is None, outputs or 0
         if learns:
             if "y" not in vertices.attributes:
-                raise InputError(f"nodes/{vertices.name} has no labels y: --target names others")
+                types = graph.vertices.values()
+                others = ", ".join(one.name for one in types if "y" in one.attributes) or "none"
+                raise InputError(
+                    f"--target {vertices.name}: its vertices have no labels y; types that have "
+                    f"them: {others}"
+                )
             width = comm.agree(label_columns(vertices.y))
         kind: Any = how.registered
         model = kind(
@@ -118,7 +124,8 @@ def _opened(config: TrainConfig, comm: Communicator) -> HeteroDistGraph:
     def check() -> None:
         if typed_place(path) is None:
             tables = "nodes/TYPE.parquet and edges/SOURCE__NAME__TARGET.parquet"
-            raise InputError(f"{path}: {named} needs a directory of {tables}")
+            missing = "" if os.path.exists(path) else "no such file or directory; "
+            raise InputError(f"{path}: {missing}{named} needs a directory of {tables}")
 
     comm.on_rank_zero(check)
     placement = Placement(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,20 +90,34 @@ def test_what_several_types_do_not_know_is_refused_on_every_rank(tmp_path):
     cases = {
         "vertex types with labels y are paper, venue: target= names one": {"model": "rgat"},
         "no vertex type 'papers' in the graph": {"model": "rgat", "target": "papers"},
-        "nodes/author has no labels y": {"model": "rgat", "target": "author"},
+        "--target author: its vertices have no labels y; types that have them: paper, venue": {
+            "model": "rgat",
+            "target": "author",
+        },
         "has weights: leave them out": {"model": "rgcn", "target": "paper"},
         "--target paper needs a model of several vertex types, not --model gcn": {
             "target": "paper"
         },
         "tables of several vertex types: spgnn.distribute": {"model": "gcn", "dtype": "float32"},
-        "sbm: --model hgt needs a directory of nodes/TYPE": {"model": "hgt", "dataset": "sbm"},
+        "sbm: no such file or directory; --model hgt needs a directory of nodes/TYPE": {
+            "model": "hgt",
+            "dataset": "sbm",
+        },
+        "conftest.py: --model hgt needs a directory of nodes/TYPE": {
+            "model": "hgt",
+            "dataset": str(Path(__file__).with_name("conftest.py")),
+        },
         "--model rgcn knows no --heads 2": {"model": "rgcn", "heads": 2},
         "--model hgt knows no --norm batch": {"model": "hgt", "norm": "batch"},
         "--model hgt knows --spill, alone or with --memory: no --chunks 2": {
             "model": "hgt",
             "chunks": 2,
         },
-        "--model rgat knows no --order": {"model": "rgat", "recompute_halo": True},
+        "--model rgat knows no --recompute-halo": {"model": "rgat", "recompute_halo": True},
+        "--model rgat is of several vertex types, and plans (spgnn plan, --plan) are of one": {
+            "model": "rgat",
+            "plan": "auto",
+        },
         "MiB are needed, for one vertex": {
             "model": "hgt",
             "dataset": str(bare),
