@@ -318,13 +318,15 @@ def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
         assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
 
 
-def check_spilled_best(task: SpilledRecommendation, predictions: Predictions) -> None:
+def check_spilled_best(
+    task: SpilledRecommendation, predictions: Predictions, data: Interactions
+) -> None:
     """The best items of own users are those by the embeddings of all ranks."""
     share, k = task.share, task.config.sampling.k
     Z = torch.zeros(share.users + share.items, task.config.model.dim)
     Z[predictions.vertex_ids] = predictions.arrays["embedding"]
     task.comm.all_reduce(Z).wait()
-    own, seen = share.user_ids, interactions().train
+    own, seen = share.user_ids, data.train
     truth = top_k(Z[own], Z[share.users :], k, seen=seen[own.numpy()])
     for mine, right in zip(task.best(torch.arange(len(own))), truth, strict=True):
         assert torch.equal(mine, right)
@@ -337,7 +339,7 @@ def spilled(
     task = SpilledRecommendation(how, connect(), data)
     history, predictions = Trainer(task, options=how.training).fit(), task.predictions()
     assert predictions is not None
-    check_spilled_best(task, predictions)
+    check_spilled_best(task, predictions, data)
     task.close()
     return history, predictions
 
