@@ -48,9 +48,9 @@ class FeatureTable(Rows):
 
 
 def model_names() -> tuple[str, ...]:
-    """Values of ``--model``: batches have no features of edges, one vertex type, some vertices."""
+    """Values of ``--model``: batches have no features of edges, and some vertices."""
     models = {name: MODELS[name] for name in MODELS}
-    needs = "needs_edges", "typed", "attends_globally"
+    needs = "needs_edges", "attends_globally"  # of several vertex types: refused with a reason
     return tuple(n for n, one in models.items() if not any(getattr(one, need) for need in needs))
 
 
@@ -287,6 +287,11 @@ class MiniBatchConfig(Configuration):
     def refused(self, ranks: int) -> Iterator[str]:
         """Say what cannot work on that many ranks."""
         hops, layers = len(self.sampling.fanouts), self.model.layers
+        if self.model.registered.typed:
+            yield (
+                f"--model {self.model.model} is of several vertex types, and this command's "
+                "batches are of one: spgnn.NeighborLoader makes theirs"
+            )
         if layers and layers != hops:
             yield f"--layers {layers} needs as many --num-neighbors, got {hops}"
         yield from refused_models(self.settled().model, self.aim)

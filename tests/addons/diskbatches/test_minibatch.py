@@ -375,6 +375,7 @@ def test_parts_get_equal_shares_of_training_vertices(path):
 REFUSED = [
     (["--num-neighbors", "3,x"], "--num-neighbors 3,x", "as in 15,10,5"),
     (["--num-neighbors", "3,-2"], "--num-neighbors 3,-2"),
+    (["--model", "rgat"], "--model rgat is of several vertex types", "batches are of one"),
     (["--layers", "3"], "--layers 3", "got 2"),
     (["--sampler", "neighbour"], "--sampler", "neighbor"),
     (["--cache", "1MB"], "--cache needs --store disk"),
