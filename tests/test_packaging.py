@@ -15,7 +15,6 @@ import textwrap
 import tomllib
 import venv
 import zipfile
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -48,18 +47,6 @@ NOT_IMPORTED = (
     "torch._inductor",
     "torch_geometric",
 )
-
-
-def test_addons_are_imported_as_rooms_are():
-    """One module by both names, its modules too; what there is not says so."""
-    short, long = (import_module(f"spgnn.{name}recommend") for name in ("", "addons."))
-    assert short is long is spgnn.recommend
-    inner, same = (import_module(f"spgnn.{name}recommend.readers") for name in ("", "addons."))
-    assert inner is same
-    assert (long.__spec__.name, inner.__spec__.name) == (long.__name__, inner.__name__)
-    for name in ("spgnn.nonsense", "spgnn.recommend.nonsense", "spgnn.addons.nonsense"):
-        with pytest.raises(ModuleNotFoundError, match=r"No module named 'spgnn.*nonsense'"):
-            import_module(name)
 
 
 def test_the_version_is_said_once():

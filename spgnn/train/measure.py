@@ -113,7 +113,9 @@ _OPERATORS = {
 }
 # By operator, whatever its overload.
 COMPUTE = {f"spgnn::{name}": kind for kind, names in _OPERATORS.items() for name in names.split()}
-COMPUTE |= dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"), "gemm")
+COMPUTE |= dict.fromkeys(
+    ("aten::mm", "aten::matmul", "aten::addmm", "aten::bmm", "aten::baddbmm"), "gemm"
+)
 # A distributed product in a compiled graph: not timed itself, but for the operators inside.
 COMPOSED = "spgnn::product"
 # Exchanges and kernels in one: what is neither an exchange nor an operator inside is its kernels.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
+import spgnn
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.plan.cli import PlanConfig
 from spgnn.addons.recommend.config import RecommendConfig
@@ -33,3 +36,15 @@ def test_help_is_short_and_names_are_unique(kind, capsys):
 )
 def test_slips_are_answered_with_what_was_meant(kind, words, meant):
     check_slip(kind, words, meant)
+
+
+def test_addons_are_imported_as_rooms_are():
+    """One module by both names, its modules too; what there is not says so."""
+    short, long = (import_module(f"spgnn.{name}recommend") for name in ("", "addons."))
+    assert short is long is spgnn.recommend
+    inner, same = (import_module(f"spgnn.{name}recommend.readers") for name in ("", "addons."))
+    assert inner is same
+    assert (long.__spec__.name, inner.__spec__.name) == (long.__name__, inner.__name__)
+    for name in ("spgnn.nonsense", "spgnn.recommend.nonsense", "spgnn.addons.nonsense"):
+        with pytest.raises(ModuleNotFoundError, match=r"No module named 'spgnn.*nonsense'"):
+            import_module(name)

@@ -38,7 +38,7 @@ from spgnn.torch_internals import DispatchMode
 # has further sizes that differ from rank to rank: see `EXTRA_ROWS`.
 MOST_ROWS = 1_000_003
 _SOFTMAX = {"cross_entropy", "cross_entropy_gradient"}
-_DENSE = {"mm", "addmm", "addmm_", "bmm"}
+_DENSE = {"mm", "matmul", "addmm", "addmm_", "bmm"}
 _FREE = {"empty", "empty_like", "new_empty", "detach", "view", "t", "permute", "transpose"}
 _FREE |= {"expand", "alias", "as_strided"}
 _ATTENTION = ("attend", "attend_backward")
