@@ -379,7 +379,8 @@ class Model(Record):
         if self.aggregates_several_times:
             return True
         with torch.device("meta"):  # a registered model may have norms that no flag tells of
-            network: Any = self.registered.of([self.hidden] * (self.layers + 1), **self.options)
+            widths = [2 * self.heads] * (min(self.layers, 2) + 1)
+            network: Any = self.registered.of(widths, **self.options)
         return isinstance(network, Stack) and network.needs_all_rows
 
     @property
