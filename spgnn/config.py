@@ -614,7 +614,7 @@ class TrainConfig(Configuration):
 
     @property
     def codec(self) -> Codec:
-        """How messages are compressed or delayed."""
+        """The codec, which compresses or delays messages."""
         result = self.messages.codec
         for extension in self.extensions:
             result = extension.codec(self, result)

@@ -95,7 +95,7 @@ def _counted(keys: Int64, columns: int) -> Int64:
 
 
 def _near(scores: Tensor, means: Tensor) -> Tensor:
-    """How far apart two scores may be that rounding alone tells apart."""
+    """The largest distance of two scores that rounding alone may make."""
     eps = min(torch.finfo(dtype).eps for dtype in (scores.dtype, torch.float32))
     return (8 * eps * (scores.abs() + means)).nan_to_num(0.0, 0.0)
 

@@ -52,7 +52,7 @@ def _rows_of_vertices(graph: DistGraph) -> dict[str, Tensor | CSR]:
 
 
 def hops_of(model: nn.Module, graph: DistGraph) -> int | None:
-    """How many edges away a vertex and its in-edges matter to the rows of a model. Collective.
+    """Count the edges over which a vertex and its in-edges reach a model's rows. Collective.
 
     ``None`` where rows depend on others than such paths lead to them from. The model runs on paths:
     once as they are, once with NaN half-way, once with an edge more between any two of them,
