@@ -18,6 +18,7 @@ import argparse
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.addons.outofcore.adjacency import Adjacency
-from spgnn.addons.outofcore.blocks import Blocks, BlockWriter
+from spgnn.addons.outofcore.blocks import Blocks, MatrixStorage
 from spgnn.addons.recommend import Interactions, RecommendConfig
 from spgnn.addons.recommend.interactions import make_up, open_interactions
 from spgnn.addons.recommend.recommendation import PairTask, Recommendation
@@ -204,20 +205,20 @@ def spill(options: argparse.Namespace) -> None:
     inverses = [pow(m, -1, items) for m in factors]
     with tempfile.TemporaryDirectory(dir=options.directory) as folder:
         start = time.perf_counter()
-        writer = BlockWriter(
-            "A", users + items, weighted=False, directory=Path(folder), counts=Transfers()
-        )
-        for first, last in _stretches(0, users, chunks):
-            u = np.arange(first, last, dtype=np.int64)[:, None]
-            rows = (u * np.array(factors) + shifts) % items + users
-            writer.add(_block(np.sort(rows, 1), users + items))
-        copies = np.arange(fans, dtype=np.int64) * items
-        for first, last in _stretches(0, items, chunks):
-            i = np.arange(first, last, dtype=np.int64)[:, None]
-            bases = (i - shifts) % items * np.array(inverses) % items
-            rows = (bases[:, :, None] + copies).reshape(last - first, -1)
-            writer.add(_block(np.sort(rows, 1), users + items))
-        blocks = writer.finish()
+
+        def rows_of_all() -> Iterator[CSR]:
+            for first, last in _stretches(0, users, chunks):
+                u = np.arange(first, last, dtype=np.int64)[:, None]
+                rows = (u * np.array(factors) + shifts) % items + users
+                yield _block(np.sort(rows, 1), users + items)
+            copies = np.arange(fans, dtype=np.int64) * items
+            for first, last in _stretches(0, items, chunks):
+                i = np.arange(first, last, dtype=np.int64)[:, None]
+                bases = (i - shifts) % items * np.array(inverses) % items
+                rows = (bases[:, :, None] + copies).reshape(last - first, -1)
+                yield _block(np.sort(rows, 1), users + items)
+
+        blocks = MatrixStorage(Path(folder), Transfers()).copied("A", users + items, rows_of_all())
         print(f"graph written in {time.perf_counter() - start:.0f} s", flush=True)
         config = config_of(options, optimizer=options.optimizer, spill=folder)
         task = FromFormula(config, users, blocks, Path(folder))

@@ -79,7 +79,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
     ) -> None:
         self.links = links
         self._share = share
-        self._given_edges = edges
+        # The edges one by one, in rows of the whole graph, where the adjacency is not all.
+        self.given_edges = edges
         self.comm: Communicator = comm
         self.algorithm, self._products = algorithm, products
         self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
@@ -121,7 +122,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             for values in (self.attributes, self._shared):
                 if name in values:
                     return values[name]
-            if self._given_edges is not None and name in self._given_edges.attributes:
+            if self.given_edges is not None and name in self.given_edges.attributes:
                 return self.edge_attributes[name]
             for pairs, one in self._pairs.items():
                 if name == pairs or name in one.attributes:
@@ -144,11 +145,11 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
     def keys(self) -> list[str]:
         """Names of what the data says of vertices, edges and the whole graph."""
         fixed = [key for key in ("x", "y", *MASKS) if getattr(self, key) is not None]
-        if self._given_edges is None:
+        if self.given_edges is None:
             of_edges = ["edge_weight"] * self.meta.weighted
             of_edges += ["edge_attr"] * (self._share.edge_attr is not None)
         else:
-            of_edges = list(self._given_edges.attributes)
+            of_edges = list(self.given_edges.attributes)
         pairs = [key for name, one in self._pairs.items() for key in (name, *one.attributes)]
         every = (*fixed, "edge_index", *of_edges, *self.attributes, *self._shared, *pairs)
         return list(dict.fromkeys(every))
@@ -157,7 +158,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         for values in (self.attributes, self._shared):
             if name in values:
                 return values[name]
-        edges = {} if self._given_edges is None else self._given_edges.attributes
+        edges = {} if self.given_edges is None else self.given_edges.attributes
         if name in edges and name != "edge_weight":  # which has the graph's dtype
             return self.edge_attributes[name]
         return getattr(self, name)
@@ -232,11 +233,6 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         return self._matrices.coded(name)
 
     @property
-    def given_edges(self) -> Edges | None:
-        """The edges one by one, in rows of the whole graph, where the adjacency is not all."""
-        return self._given_edges
-
-    @property
     def num_node_features(self) -> int:
         """Width of x, as PyG calls it."""
         return self.num_features
@@ -269,7 +265,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
     @property
     def share_of_edges(self) -> RankShare:
         """The share with a nonzero for each edge, repeated ones too, and what is known of them."""
-        share, edges = self.share, self._given_edges
+        share, edges = self.share, self.given_edges
         if edges is None:
             attributes = {} if share.edge_attr is None else {"edge_attr": share.edge_attr}
             return replace(share, edge_attributes=attributes)
@@ -401,7 +397,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             edges, own = self._edges.to(torch.device("cpu")), self.layout.range(self.comm.rank)
             numbers = self._received(torch.arange(*own, device=self.device)).cpu()
             index = torch.stack((numbers[edges.index[0]], edges.index[1] + own[0]))
-            self._given_edges = replace(edges, index=index)
+            self.given_edges = replace(edges, index=index)
             self._share = replace(self._share, edge_attr=None)
 
     @on_cpu
@@ -468,7 +464,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             self._pairs_here, pairs = {}, self._pairs
             rows = {n: torch.from_numpy(renumbered(e.index.numpy())) for n, e in pairs.items()}
             self._pairs = {name: replace(pairs[name], index=at) for name, at in rows.items()}
-        self._share, self._given_edges, self._adjacency = share, edges, adjacency
+        self._share, self.given_edges, self._adjacency = share, edges, adjacency
         for name in ("edge_index", "_edges", "local_edges"):
             self.__dict__.pop(name, None)
         self.version += 1
@@ -523,8 +519,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
     @cached_property
     def _edges(self) -> Edges:
-        if self._given_edges is not None:
-            edges = self._given_edges.to(self.device)
+        if self.given_edges is not None:
+            edges = self.given_edges.to(self.device)
             return edges.on_halo(self._received, self.layout.range(self.comm.rank))
         own = self.layout.range(self.comm.rank)
         attr = self._share.edge_attr

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from traceback import walk_stack
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -16,6 +16,9 @@ from torch.overrides import TorchFunctionMode
 from spgnn.comm import Communicator
 from spgnn.comm.failure import guests, world
 from spgnn.errors import InputError
+
+if TYPE_CHECKING:
+    from spgnn.graph.distributed import DistributedGraph
 
 _NORM = "take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
 _ATTENTION = "take attention over neighbours, as GATConv, GATv2Conv and TransformerConv have it"
@@ -236,14 +239,6 @@ def _without_it(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return out.narrow(dim, 1, out.shape[dim] - 1)
 
 
-class OwnRows(Protocol):
-    """The part of a graph that this module needs."""
-
-    @property
-    def row_counts(self) -> frozenset[int]:
-        """Numbers of rows that tensors of own vertices may have: one for each type of them."""
-
-
 # Functions of a tensor, and the place of the dimension among their arguments.
 _REDUCTIONS = """
     sum mean std var amax amin max min prod logsumexp softmax log_softmax softmin median nanmedian
@@ -393,10 +388,10 @@ class _Once(ModelHook):
 
     active: _Watch | None = None  # what is called inside a module that is watched is watched there
 
-    def __init__(self, graph: OwnRows | None = None) -> None:
+    def __init__(self, graph: DistributedGraph | None = None) -> None:
         self.look_at(graph)
 
-    def look_at(self, graph: OwnRows | None) -> None:
+    def look_at(self, graph: DistributedGraph | None) -> None:
         """The next calls are with rows of this graph."""
         self._graph = None if graph is None else ref(graph)
         self._seen: set[bool] = set()
@@ -435,7 +430,7 @@ class _Once(ModelHook):
                 self._seen.add(module.training)
 
 
-def watch(model: nn.Module, graph: OwnRows) -> None:
+def watch(model: nn.Module, graph: DistributedGraph) -> None:
     """Watch a model's first calls, module by module; those of spgnn know of ranks."""
     for module in model.modules():
         if type(module).__module__.startswith("spgnn.") or not takes_hooks(module):

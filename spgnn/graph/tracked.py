@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,35 +24,10 @@ from spgnn.torch_internals import graph_break, plain_tensors
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
 
-class HaloVertices(Protocol):
-    """The part of a graph that tracked sources need."""
-
-    @property
-    def bipartite(self) -> bool:
-        """True if sources and destinations are of different types, so numbers are not alike."""
-
-    @property
-    def own_rows(self) -> int:
-        """Vertices of this rank."""
-
-    @property
-    def halo_rows(self) -> int:
-        """Rows of its halo, own ones included."""
-
-    def halo(self, H_local: Tensor) -> Tensor:
-        """[own rows, …] to [own + received, …]. Collective."""
-
-    def looked_up(self, rows: Tensor) -> Tensor:
-        """Rows of the halo, as a look-up at sources returns them."""
-
-    def halo_sum(self, G_halo: Tensor) -> Tensor:
-        """[own + received, …] to [own rows, …]: added up at the owners. Collective."""
-
-
 class TrackedIndex(Tensor):
     """Integers that may number rows of the halo, and that remember it."""
 
-    graph: HaloVertices
+    graph: Any  # `DistVertices`, or what stands for those of another type
     kind: str
 
     @classmethod
@@ -76,7 +51,7 @@ class TrackedIndex(Tensor):
         return f"TrackedIndex({self.kind}, {list(self.shape)})"
 
 
-def tracked(index: Tensor, graph: HaloVertices, kind: str = EDGES) -> TrackedIndex:
+def tracked(index: Tensor, graph: Any, kind: str = EDGES) -> TrackedIndex:
     """An index that remembers that it numbers rows of a halo."""
     result: TrackedIndex = _plain(index).as_subclass(TrackedIndex)
     result.graph, result.kind = graph, kind
@@ -141,7 +116,7 @@ def _compared(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _bipartite(index: TrackedIndex) -> bool:
-    return index.graph.bipartite
+    return bool(index.graph.bipartite)
 
 
 def _read(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -168,18 +143,16 @@ def _same(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     )
 
 
-def _largest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _end(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The number of vertices is asked for as the largest number plus one: that of own ones."""
     index = args[0]
     if len(args) > 1 or kwargs or not isinstance(index, TrackedIndex):
         return NotImplemented
+    if "min" in _name(func):
+        return _read(func, args, kwargs)
     if index.kind != SOURCES and _bipartite(index):
         return NotImplemented
     return torch.tensor(index.graph.own_rows - 1, device=index.device)
-
-
-def _smallest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    return NotImplemented if len(args) > 1 or kwargs else _read(func, args, kwargs)
 
 
 def _two_rows(edges: TrackedIndex) -> tuple[Tensor, Tensor]:
@@ -380,8 +353,7 @@ _HANDLERS: dict[str, Callable[[Callable[..., Any], Any, Any], Any]] = {
     **dict.fromkeys(("eq", "ne", "__eq__", "__ne__"), _compared),
     **dict.fromkeys(("clone", "contiguous", "to", "cpu", "cuda", "long", "detach"), _same),
     **dict.fromkeys(("view", "reshape", "expand", "expand_as", "unsqueeze", "flatten"), _same),
-    **dict.fromkeys(("max", "amax"), _largest),
-    **dict.fromkeys(("min", "amin"), _smallest),
+    **dict.fromkeys(("max", "amax", "min", "amin"), _end),
     **dict.fromkeys(("unbind", "__iter__"), _unbound),
     **dict.fromkeys(("cat", "concat"), _joined),
     **dict.fromkeys(("index_select", "gather"), _selected),

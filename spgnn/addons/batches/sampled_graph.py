@@ -372,7 +372,6 @@ def input_nodes_of(
         return nodes, nodes
     if nodes.dtype == torch.uint8 and nodes.shape == (n,):
         give = "give mask.bool(), or vertices as int64"
-        give = "give mask.bool(), or vertices as int64"
         raise InputError(f"input_nodes: uint8 [{n}] may be a mask or vertices: {give}")
     if nodes.dim() != 1 or (not is_integer(nodes) and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")

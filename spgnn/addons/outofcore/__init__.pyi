@@ -1,10 +1,10 @@
 from .adjacency import Adjacency as Adjacency
-from .adjacency import MatrixStorage as MatrixStorage
 from .adjacency import even_bounds as even_bounds
 from .adjacency import rows_of_layers as rows_of_layers
 from .adjacency import statistics_of as statistics_of
 from .adjacency import whole_matrix as whole_matrix
-from .blocks import MemoryBlocks as MemoryBlocks
+from .blocks import Blocks as Blocks
+from .blocks import MatrixStorage as MatrixStorage
 from .budget import LIBRARIES as LIBRARIES
 from .budget import Budget as Budget
 from .budget import choose as choose

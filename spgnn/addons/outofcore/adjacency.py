@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from spgnn.addons.outofcore.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
+from spgnn.addons.outofcore.blocks import Blocks, FileBlocks, MatrixStorage, rows_of
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.sizes import OWN_MATRIX, OWN_ON_DISK
 from spgnn.comm import Communicator, Mesh
@@ -97,20 +96,6 @@ def _without_loop(
     return missing
 
 
-@dataclass(frozen=True)
-class MatrixStorage:
-    """The directory of matrices (``None``: memory), and memory for building a transpose."""
-
-    directory: Path | None
-    sort_bytes: int
-    counts: Transfers
-
-    def writer(self, name: str, columns: int, *, weighted: bool) -> BlockWriter:
-        return BlockWriter(
-            name, columns, weighted=weighted, directory=self.directory, counts=self.counts
-        )
-
-
 def whole_matrix(
     adjacency: Adjacency,
     statistics: RowStatistics,
@@ -132,42 +117,41 @@ def whole_matrix(
         number = torch.empty(layout.rows, dtype=index_dtype(columns))
         number[slice(*layout.range(mesh.rank))] = torch.arange(rows, dtype=number.dtype)
         number[needed] = torch.arange(rows, columns, dtype=number.dtype)
-        writer = storage.writer("A", columns, weighted=adjacency.weighted)
-        for _, block in blocks.stream():
-            pattern = Pattern.trusted(
-                block.indptr, number[block.indices.long()], (block.shape[0], columns)
-            )
-            writer.add(CSR(pattern, block.values))
-        blocks = writer.finish()
-    elif isinstance(blocks, MemoryBlocks) == (storage.directory is not None):
-        writer = storage.writer("A", rows, weighted=adjacency.weighted)
-        for _, block in blocks.stream():
-            writer.add(block)
-        blocks = writer.finish()
+        renumbered = (_with_columns(block, number, columns) for _, block in blocks.stream())
+        blocks = storage.copied("A", columns, renumbered)
+    elif isinstance(blocks, FileBlocks) == (storage.directory is None):
+        blocks = storage.copied("A", rows, (block for _, block in blocks.stream()))
     matrix = ChunkMatrix(blocks, bounds, statistics.loops, halo=halo)
     symmetric = adjacency.symmetric or not multiplied
-    return matrix if symmetric else _with_transpose(matrix, storage, "A", adjacency.weighted)
+    return matrix if symmetric else _with_transpose(matrix, storage, "A")
 
 
-def _transposed(
-    blocks: Blocks, bounds: Sequence[int], storage: MatrixStorage, name: str, weighted: bool
-) -> Blocks:
+def _with_columns(block: CSR, number: Tensor | None, columns: int) -> CSR:
+    """A block whose columns have other numbers, of so many."""
+    indices = block.indices if number is None else number[block.indices.long()]
+    pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
+    return CSR(pattern, block.values)
+
+
+def _transposed(blocks: Blocks, bounds: Sequence[int], storage: MatrixStorage, name: str) -> Blocks:
     """Rows [bounds[0], bounds[-1]) of the transpose, in several passes if it is large."""
-    writer = storage.writer(name, blocks.bounds[-1], weighted=weighted)
     chunks, passes = len(bounds) - 1, 1
     if storage.directory is not None:
         # Row, column, value, and the same once more while they are sorted.
         passes = max(1, min(chunks, -(-6 * blocks.nbytes // max(storage.sort_bytes, 1))))
     cuts = [number * chunks // passes for number in range(passes + 1)]
-    for a, b in pairwise(cuts):
-        low, high = bounds[a], bounds[b]
-        rows = _columns_as_rows(blocks, low, high, weighted)
-        for begin, end in pairwise(bounds[a : b + 1]):
-            writer.add(rows_of(rows, begin - low, end - low))
-    return writer.finish()
+
+    def several() -> Iterator[CSR]:
+        for a, b in pairwise(cuts):
+            low, high = bounds[a], bounds[b]
+            rows = _columns_as_rows(blocks, low, high)
+            for begin, end in pairwise(bounds[a : b + 1]):
+                yield rows_of(rows, begin - low, end - low)
+
+    return storage.copied(name, blocks.bounds[-1], several())
 
 
-def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR:
+def _columns_as_rows(blocks: Blocks, low: int, high: int) -> CSR:
     """Columns [low, high) of a matrix as the rows of another."""
     rows, columns, values = list[Tensor](), list[Tensor](), list[Tensor]()
     for number, block in blocks.stream():
@@ -178,14 +162,14 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
         if block.values is not None:
             values.append(block.values[chosen])
     at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
-    weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
+    weights = torch.cat(values).numpy() if values else np.ones(len(at), np.bool_)
     shape = high - low, blocks.bounds[-1]
     starts = np.append(0, np.cumsum(np.bincount(at, minlength=shape[1])))
     # Unlike a COO, this leaves repeated edges as they are.
     matrix = scipy.sparse.csr_array((weights, of, starts), shape=shape[::-1]).tocsc()
     indices = torch.from_numpy(matrix.indices).to(index_dtype(shape[1]))
     indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
-    values_of = torch.from_numpy(matrix.data) if weighted else None
+    values_of = torch.from_numpy(matrix.data) if values else None
     return CSR(Pattern.trusted(indptr, indices, shape), values_of)
 
 
@@ -244,10 +228,10 @@ def receptive_field(
         # The rows of others are found by the numbers of all own ones.
         compact = whole.halo is None and number > 0 and not bool(sources.all())
         columns = sources if compact else None
-        there = storage if storage and place == "files" else MatrixStorage(None, 0, Transfers())
+        there = storage if storage and place == "files" else MatrixStorage(None, Transfers())
         matrix = _of_rows(whole, targets, columns, there, f"A{number}")
         if multiplied:
-            matrix = _with_transpose(matrix, there, f"A{number}", matrix.blocks.weighted)
+            matrix = _with_transpose(matrix, there, f"A{number}")
         matrices[number] = matrix
     return matrices
 
@@ -281,34 +265,25 @@ def _of_rows(
     if sources is not None:
         number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
         columns = int(sources.sum())
-    writer: BlockWriter | None = None
-    for block in _rows_in_blocks(whole, mask):
-        indices = block.indices if number is None else number[block.indices.long()]
-        if writer is None:
-            writer = storage.writer(name, columns, weighted=block.values is not None)
-        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
-        writer.add(CSR(pattern, block.values))
-    assert writer is not None
+    some = (_with_columns(block, number, columns) for block in _rows_in_blocks(whole, mask))
     targets = mask.nonzero()[:, 0]
     return replace(
         whole,
-        blocks=writer.finish(),
+        blocks=storage.copied(name, columns, some),
         loops=None if whole.loops is None else whole.loops[targets],
         targets=targets,
         sources=None if sources is None else sources.nonzero()[:, 0],
     )
 
 
-def _with_transpose(
-    matrix: ChunkMatrix, storage: MatrixStorage, name: str, weighted: bool
-) -> ChunkMatrix:
+def _with_transpose(matrix: ChunkMatrix, storage: MatrixStorage, name: str) -> ChunkMatrix:
     """The same with its other side."""
     blocks = matrix.blocks
-    own = _transposed(blocks, matrix.column_bounds, storage, f"{name}T", weighted)
+    own = _transposed(blocks, matrix.column_bounds, storage, f"{name}T")
     to_others = None
     if matrix.halo_rows:
         halo = (blocks.columns - matrix.halo_rows, blocks.columns)
-        to_others = _transposed(blocks, halo, storage, f"{name}H", weighted)
+        to_others = _transposed(blocks, halo, storage, f"{name}H")
     return replace(matrix, transposed=own, to_others=to_others)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,34 +20,35 @@ from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 
 
-class Blocks(ABC):
-    """A sparse matrix [rows, columns] in blocks of neighbouring rows."""
+class Blocks:
+    """A sparse matrix [rows, columns] in blocks of neighbouring rows, in memory."""
 
-    nbytes = 0
+    nbytes = 0  # in files
 
-    def __init__(self, bounds: Sequence[int], columns: int) -> None:
-        self.bounds, self.columns = tuple(bounds), columns
+    def __init__(self, blocks: Sequence[CSR], columns: int) -> None:
+        self.bounds = (*accumulate((block.shape[0] for block in blocks), initial=0),)
+        self.columns, self._blocks = columns, list(blocks)
 
-    @property
-    @abstractmethod
-    def weighted(self) -> bool:
-        """True if blocks have values."""
+    @classmethod
+    def of(cls, matrix: CSR, bounds: Sequence[int]) -> Blocks:
+        """Views of a matrix in memory."""
+        return Blocks([rows_of(matrix, *pair) for pair in pairwise(bounds)], matrix.shape[1])
 
-    @abstractmethod
     def row_lengths(self, number: int) -> Tensor:
         """Nonzeros of each row of a block, int64; reads row offsets alone."""
+        return self._blocks[number].row_lengths
 
-    @abstractmethod
     def stream(self) -> Iterator[tuple[int, CSR]]:
         """All blocks in turn, each valid until the next one is asked for."""
+        yield from enumerate(self._blocks)
 
-    @abstractmethod
     def start(self, row: int) -> int:
         """Nonzeros before a row of the only block."""
+        return int(self._blocks[0].indptr[row])
 
-    @abstractmethod
     def cut(self, bounds: Sequence[int]) -> Blocks:
         """The only block in several."""
+        return self.of(self._blocks[0], bounds)
 
     def nonzeros(self, mask: Tensor | None = None) -> int:
         """Nonzeros in some rows, bool [rows], or in all of them."""
@@ -57,35 +57,6 @@ class Blocks(ABC):
             lengths = self.row_lengths(number)
             total += int((lengths if mask is None else lengths[mask[first:last]]).sum())
         return total
-
-
-class MemoryBlocks(Blocks):
-    """Blocks in memory."""
-
-    def __init__(self, blocks: Sequence[CSR], columns: int) -> None:
-        super().__init__(list(accumulate((b.shape[0] for b in blocks), initial=0)), columns)
-        self._blocks = list(blocks)
-
-    @classmethod
-    def of(cls, matrix: CSR, bounds: Sequence[int]) -> MemoryBlocks:
-        """Views of a matrix in memory."""
-        return cls([rows_of(matrix, *pair) for pair in pairwise(bounds)], matrix.shape[1])
-
-    @property
-    def weighted(self) -> bool:
-        return any(block.values is not None for block in self._blocks)
-
-    def row_lengths(self, number: int) -> Tensor:
-        return self._blocks[number].row_lengths
-
-    def stream(self) -> Iterator[tuple[int, CSR]]:
-        yield from enumerate(self._blocks)
-
-    def start(self, row: int) -> int:
-        return int(self._blocks[0].indptr[row])
-
-    def cut(self, bounds: Sequence[int]) -> MemoryBlocks:
-        return self.of(self._blocks[0], bounds)
 
 
 def rows_of(matrix: CSR, first: int, last: int) -> CSR:
@@ -148,8 +119,7 @@ class FileBlocks(Blocks):
         checked: bool = False,
         width: int = 1,
     ) -> None:
-        super().__init__(bounds, columns)
-        self._checked = checked
+        self.bounds, self.columns, self._checked = tuple(bounds), columns, checked
         where: dict[str, Any] = {"indptr": indptr, "indices": indices, "values": values}
         self._again = partial(FileBlocks, columns=columns, counts=counts, width=width, **where)
         rows = (self.bounds[-1] + 1,)
@@ -191,10 +161,6 @@ class FileBlocks(Blocks):
     def cut(self, bounds: Sequence[int]) -> FileBlocks:
         return self._again(bounds=bounds, checked=self._checked)
 
-    @property
-    def weighted(self) -> bool:
-        return self._values is not None
-
     def row_lengths(self, number: int) -> Tensor:
         first, last = self.bounds[number : number + 2]
         return self._indptr.read(first, last + 1).diff()
@@ -219,71 +185,64 @@ class FileBlocks(Blocks):
             raise InputError(f"{self._indices.path}: columns must be in [0, {self.columns})")
 
 
-class BlockWriter:
-    """Collects blocks one after another: in memory, or in files of a directory."""
+class _Appended:
+    """A file that numbers are written to, one stretch after another, in whole pages."""
 
-    def __init__(
-        self, name: str, columns: int, *, weighted: bool, directory: Path | None, counts: Transfers
-    ) -> None:
-        self._columns, self._counts, self._index = columns, counts, index_dtype(columns)
-        self._blocks = list[CSR]()
-        self._paths = list[Path]()
-        if directory is None:
-            return
-        self._width = 1
-        arrays = ["indptr", "indices", *(["values"] if weighted else [])]
-        self._paths = [directory / f"{name}.{array}" for array in arrays]
-        self._files = [DirectFile(path, counts, create=True) for path in self._paths]
-        self._pending = [np.empty(0, np.uint8) for _ in arrays]
-        self._ends = [0 for _ in arrays]
-        self._bounds, self._nonzeros = [0], 0
-        self._append(0, torch.zeros(1, dtype=torch.int64))
+    def __init__(self, path: Path, counts: Transfers) -> None:
+        self._file, self._end = DirectFile(path, counts, create=True), 0
+        self._pending = np.empty(0, np.uint8)
 
-    def add(self, block: CSR) -> None:
-        """One more block, which is copied."""
-        if not self._paths:
-            values = None if block.values is None else block.values.clone()
-            arrays = block.indptr.clone(), block.indices.to(self._index).clone()
-            pattern = Pattern.trusted(*arrays, (block.shape[0], self._columns))
-            self._blocks.append(CSR(pattern, values))
-            return
-        self._append(0, block.indptr[1:] + self._nonzeros)
-        self._append(1, block.indices.to(self._index))
-        if len(self._paths) > 2:
-            assert block.values is not None
-            self._width = block.values[:1].numel() or self._width
-            self._append(2, block.values.float())
-        self._nonzeros += block.nnz
-        self._bounds.append(self._bounds[-1] + block.shape[0])
+    def add(self, numbers: Tensor) -> None:
+        self._pending = np.concatenate((self._pending, as_bytes(numbers.contiguous())))
+        self._write(len(self._pending) // PAGE * PAGE)
 
-    def finish(self) -> Blocks:
-        """All blocks, ready to be read."""
-        if not self._paths:
-            return MemoryBlocks(self._blocks, self._columns)
-        for array, file in enumerate(self._files):
-            self._flush(array, len(self._pending[array]))
-            file.close()
-        indptr, indices, *values = map(FileExtent, self._paths)
-        return FileBlocks(
-            self._bounds,
-            self._columns,
-            indptr=indptr,
-            indices=indices,
-            values=values[0] if values else None,
-            counts=self._counts,
-            checked=True,
-            width=self._width,
-        )
+    def close(self) -> None:
+        self._write(len(self._pending))
+        self._file.close()
 
-    def _append(self, array: int, numbers: Tensor) -> None:
-        both = np.concatenate((self._pending[array], as_bytes(numbers.contiguous())))
-        self._pending[array] = both
-        self._flush(array, len(both) // PAGE * PAGE)
-
-    def _flush(self, array: int, nbytes: int) -> None:
-        """Write the first bytes of what is pending: whole pages, or all at the end."""
+    def _write(self, nbytes: int) -> None:
         if nbytes:
-            pending = self._pending[array]
-            self._files[array].write(self._ends[array], pending[:nbytes])
-            self._ends[array] += padded(nbytes)
-            self._pending[array] = pending[nbytes:].copy()
+            self._file.write(self._end, self._pending[:nbytes])
+            self._end += padded(nbytes)
+            self._pending = self._pending[nbytes:].copy()
+
+
+@dataclass(frozen=True)
+class MatrixStorage:
+    """The directory of matrices (``None``: memory), and memory for building a transpose."""
+
+    directory: Path | None
+    counts: Transfers
+    sort_bytes: int = 0
+
+    def copied(self, name: str, columns: int, blocks: Iterable[CSR]) -> Blocks:
+        """Copies of blocks, of which there is one at least, as they come."""
+        index = index_dtype(columns)
+        if self.directory is None:
+            several = list[CSR]()
+            for block in blocks:
+                arrays = block.indptr.clone(), block.indices.to(index).clone()
+                pattern = Pattern.trusted(*arrays, (block.shape[0], columns))
+                values = None if block.values is None else block.values.clone()
+                several.append(CSR(pattern, values))
+            return Blocks(several, columns)
+        names = "indptr", "indices", "values"
+        where = {array: FileExtent(self.directory / f"{name}.{array}") for array in names}
+        files = {array: _Appended(where[array].path, self.counts) for array in names[:2]}
+        files["indptr"].add(torch.zeros(1, dtype=torch.int64))
+        bounds, nonzeros, width = [0], 0, 1
+        for block in blocks:
+            files["indptr"].add(block.indptr[1:] + nonzeros)
+            files["indices"].add(block.indices.to(index))
+            if block.values is not None:
+                if "values" not in files:
+                    files["values"] = _Appended(where["values"].path, self.counts)
+                width = block.values[:1].numel() or width
+                files["values"].add(block.values.float())
+            nonzeros += block.nnz
+            bounds.append(bounds[-1] + block.shape[0])
+        for file in files.values():
+            file.close()
+        extents: dict[str, Any] = {one: where[one] if one in files else None for one in names}
+        how: dict[str, Any] = {"counts": self.counts, "checked": True, "width": width}
+        return FileBlocks(bounds, columns, **extents, **how)

@@ -8,7 +8,6 @@ their gradients, and sources theirs, added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -91,11 +90,7 @@ class EdgeByEdge:
             torch.autograd.backward(Z, G.read(chunk))
             if x.grad is not None:
                 dX.index_add_(0, columns, x.grad)
-        own = dX[: H.rows]
-        if matrix.halo is not None:
-            own += matrix.halo.adjoint(dX[H.rows :])
-        for chunk, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
-            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
+        yield from matrix.returned(dX)
 
     def _of_chunk(self, chunk: int, block: CSR) -> tuple[Tensor, CSR, Tensor]:
         """The sources of a chunk, own rows first, its edges between these, and their ids."""

@@ -13,26 +13,18 @@ from torch import Tensor
 
 from spgnn.addons.outofcore.adjacency import (
     Adjacency,
-    MatrixStorage,
     even_bounds,
     receptive_field,
     statistics_of,
     whole_matrix,
 )
-from spgnn.addons.outofcore.blocks import Blocks, FileExtent, rows_of
+from spgnn.addons.outofcore.blocks import Blocks, FileExtent, MatrixStorage, rows_of
 from spgnn.addons.outofcore.budget import LIBRARIES, Budget, choose, decide_together, freed_pages
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.sizes import DryPass, Sizes
-from spgnn.addons.outofcore.tables import (
-    MappedRows,
-    MemoryTable,
-    Table,
-    TableFactory,
-    panels_of,
-    release,
-)
+from spgnn.addons.outofcore.tables import MappedRows, Table, TableFactory, panels_of, release
 from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, Normalisation, Pairs, VertexData, row_normalise_features
@@ -178,9 +170,8 @@ class ChunkedGraph:
         self.freed.keep()
         self.bounds = even_bounds(dataset.blocks.start, rows, self.budget.chunks)
         on_disk = "matrix" in self.budget.placement.on_disk
-        self._storage = MatrixStorage(
-            directory if on_disk else None, self.budget.sort_bytes, counts
-        )
+        place = directory if on_disk else None
+        self._storage = MatrixStorage(place, counts, self.budget.sort_bytes)
         self._sorts = on_disk and not comm.agree(not self.budget.can_sort(memory))
         self._multiplied = model.multiplies
         self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
@@ -272,10 +263,7 @@ class ChunkedGraph:
         for first, last in panels_of(width, columns):
             operand, begin = copy, first
             if operand is None:
-                operand, begin = (
-                    MemoryTable(bounds, last - first, self._wide, self.matrix.halo_rows),
-                    0,
-                )
+                operand, begin = (Table(bounds, last - first, self._wide, self.matrix.halo_rows), 0)
                 for chunk in range(operand.chunks):
                     operand.write(chunk, self._scaled_features(chunk, first, last))
             for chunk, Z in self.matrix.panel_products(operand, begin, begin + last - first):

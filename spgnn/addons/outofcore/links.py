@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.outofcore.adjacency import even_bounds
-from spgnn.addons.outofcore.blocks import Blocks, BlockWriter
+from spgnn.addons.outofcore.blocks import Blocks, MatrixStorage
 from spgnn.addons.outofcore.graph import ChunkedDataset, ids_of
 from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import Communicator
@@ -49,14 +49,16 @@ def without_held_out(
     first, last = dataset.layout.range(comm.rank)
     chunks = 1 if scratch is None else 64
     blocks = dataset.blocks.cut(even_bounds(dataset.blocks.start, last - first, chunks))
-    weighted, held_out = dataset.meta.weighted, [list[Pairs]() for _ in HELD_OUT]
-    how: dict[str, Any] = {"weighted": weighted, "directory": scratch, "counts": counts}
-    writer = BlockWriter("links", blocks.columns, **how)
-    for left, (_, *pairs) in pairs_of(config, dataset, blocks, comm):
-        writer.add(left)
-        for every, here in zip(held_out, pairs, strict=True):
-            every.append(here)
-    rest = writer.finish().cut((0, last - first))
+    held_out = [list[Pairs]() for _ in HELD_OUT]
+
+    def left_over() -> Iterator[CSR]:
+        for left, (_, *pairs) in pairs_of(config, dataset, blocks, comm):
+            for every, here in zip(held_out, pairs, strict=True):
+                every.append(here)
+            yield left
+
+    rest = MatrixStorage(scratch, counts).copied("links", blocks.columns, left_over())
+    rest = rest.cut((0, last - first))
     meta = replace(dataset.meta, edges=comm.agree(rest.start(last - first), "sum"))
     links = [_of_each(lambda *each: torch.cat(each), *pairs) for pairs in held_out]
     return replace(dataset, meta=meta, blocks=rest, links=links)

@@ -242,6 +242,14 @@ class ChunkMatrix:
             X[H.rows :] = self.halo.forward(X[: H.rows].contiguous())
         return X
 
+    def returned(self, dX: Tensor) -> ChunkStream:
+        """Gradients of own columns; those of others go to their owners. Collective."""
+        own = dX[: self.column_bounds[-1]]
+        if self.halo is not None:
+            own += self.halo.adjoint(dX[len(own) :])
+        for chunk, (begin, end) in enumerate(pairwise(self.column_bounds)):
+            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
+
     def received_ids(self, ids: Tensor | int) -> Tensor | None:
         """Original ids of the rows of other ranks, int64; ``None`` on one rank. Collective."""
         if self.halo is None:
@@ -373,11 +381,7 @@ class _Reductions:
                     operand = x.detach().requires_grad_()
                     z = kernels.spmm(CSR(block.pattern), operand, reduce=self._reduction)
                 dx.add_(torch.autograd.grad(z, operand, dz)[0])
-        own = dX[: H.rows]
-        if matrix.halo is not None:
-            own += matrix.halo.adjoint(dX[H.rows :])
-        for chunk, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
-            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
+        yield from matrix.returned(dX)
 
 
 class _Attention:

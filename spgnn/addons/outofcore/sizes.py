@@ -15,7 +15,7 @@ from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Heads, Reque
 from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.steps import chunked
-from spgnn.addons.outofcore.tables import MemoryTable, Placement, Table, panels_of
+from spgnn.addons.outofcore.tables import Placement, Table, panels_of
 from spgnn.comm import SoloCommunicator
 from spgnn.config import Aim
 from spgnn.graph import Features
@@ -226,13 +226,13 @@ class _TwoRows(tuple[int, ...]):
         return bounds
 
 
-class _CountedTable(MemoryTable):
+class _CountedTable(Table):
     """A table of zeros, which notes what happens to it."""
 
     def __init__(
         self, log: list[Event], purpose: str, bounds: _TwoRows, width: int, dtype: torch.dtype
     ) -> None:
-        Table.__init__(self, bounds, width, dtype)  # there is nothing in memory
+        self._shape(bounds, width, dtype)  # there is nothing in memory
         self.purpose, self.stands_for, self.extra = purpose, bounds, 0
         self._log, self._released = log, False
         log.append(("create", self))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -40,8 +39,8 @@ class Placement:
         return channels * next(number for number in range(most, 0, -1) if not heads % number)
 
 
-class Table(ABC):
-    """Rows of one width, in chunks.
+class Table:
+    """Rows of one width, in chunks: in memory, with space for `extra` rows that a product receives.
 
     Parameters
     ----------
@@ -49,13 +48,17 @@ class Table(ABC):
         Chunk k has rows [bounds[k], bounds[k + 1]).
     width : int
     dtype : torch.dtype
-    panel : int
-        Columns that are in memory at a time; 0 for all.
+    extra : int
     """
 
     def __init__(
-        self, bounds: Sequence[int], width: int, dtype: torch.dtype, panel: int = 0
+        self, bounds: Sequence[int], width: int, dtype: torch.dtype, extra: int = 0
     ) -> None:
+        self._shape(bounds, width, dtype)
+        self._all = memory_rows(self.rows + extra, width, dtype)
+
+    def _shape(self, bounds: Sequence[int], width: int, dtype: torch.dtype, panel: int = 0) -> None:
+        """Chunks and panels; of `panel` columns, 0: all."""
         self.bounds, self.width, self.dtype = tuple(bounds), width, dtype
         self.rows, self.chunks = self.bounds[-1], len(self.bounds) - 1
         self.panels = panels_of(width, panel or width)
@@ -65,21 +68,21 @@ class Table(ABC):
         """Rows of each chunk."""
         return [last - first for first, last in pairwise(self.bounds)]
 
-    @abstractmethod
     def read(self, chunk: int) -> Tensor:
         """The rows of a chunk [rows of it, width]; a view where that costs nothing."""
+        return self._all[self.bounds[chunk] : self.bounds[chunk + 1]]
 
-    @abstractmethod
     def read_panel(self, chunk: int, first: int, last: int) -> Tensor:
         """Columns [first, last) of the rows of a chunk: a panel."""
+        return self.read(chunk)[:, first:last]
 
-    @abstractmethod
     def write(self, chunk: int, values: Tensor) -> None:
         """Overwrite the rows of a chunk."""
+        self.read(chunk).copy_(values)
 
-    @abstractmethod
     def write_panel(self, chunk: int, first: int, values: Tensor) -> None:
         """Overwrite columns [first, first + f) of a chunk's rows: a panel."""
+        self.read(chunk)[:, first : first + values.shape[1]].copy_(values)
 
     def write_some(self, chunk: int, rows: Tensor | None, values: Tensor) -> None:
         """Overwrite a chunk: some of its rows, by number, are these; the others are zero."""
@@ -87,65 +90,26 @@ class Table(ABC):
             values = values.new_zeros(self.lengths[chunk], self.width).index_copy_(0, rows, values)
         self.write(chunk, values)
 
-    @abstractmethod
     def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
         """A panel, columns [first, last), of all rows, and space for more rows below.
 
         That is not initialised, and what was returned before is overwritten.
         """
-
-    def forget_panel(self) -> None:
-        """Give up the memory of what `panel` returned, if it is no view."""
-        return
-
-    def settle(self) -> None:
-        """Wait until all that was written lies where it belongs, and is counted."""
-        return
-
-    @abstractmethod
-    def like(self, bounds: Sequence[int]) -> Table:
-        """A new table of as many columns with other rows, where this one lies."""
-
-    @abstractmethod
-    def release(self) -> None:
-        """Give up its memory, or its place on the disk. Released again, it does nothing."""
-
-
-class MemoryTable(Table):
-    """A table in memory, with space for `extra` rows that a product receives."""
-
-    def __init__(
-        self, bounds: Sequence[int], width: int, dtype: torch.dtype, extra: int = 0
-    ) -> None:
-        super().__init__(bounds, width, dtype)
-        self._all = memory_rows(self.rows + extra, width, dtype)
-
-    def read(self, chunk: int) -> Tensor:
-        return self._all[self.bounds[chunk] : self.bounds[chunk + 1]]
-
-    def read_panel(self, chunk: int, first: int, last: int) -> Tensor:
-        return self.read(chunk)[:, first:last]
-
-    def write(self, chunk: int, values: Tensor) -> None:
-        self.read(chunk).copy_(values)
-
-    def write_panel(self, chunk: int, first: int, values: Tensor) -> None:
-        self.read(chunk)[:, first : first + values.shape[1]].copy_(values)
-
-    def write_some(self, chunk: int, rows: Tensor | None, values: Tensor) -> None:
-        here = self.read(chunk)
-        if rows is not None:
-            here.zero_()
-        here[slice(None) if rows is None else rows] = values.to(self.dtype)
-
-    def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
         assert self.rows + extra <= self._all.shape[0]
         return self._all[: self.rows + extra, first:last]
 
+    def forget_panel(self) -> None:
+        """Give up the memory of what `panel` returned, if it is no view."""
+
+    def settle(self) -> None:
+        """Wait until all that was written lies where it belongs, and is counted."""
+
     def like(self, bounds: Sequence[int]) -> Table:
-        return MemoryTable(bounds, self.width, self.dtype)
+        """A new table of as many columns with other rows, where this one lies."""
+        return Table(bounds, self.width, self.dtype)
 
     def release(self) -> None:
+        """Give up its memory, or its place on the disk. Released again, it does nothing."""
         self._all = self._all.new_empty(0, self.width)  # freed with the last view of it
 
 
@@ -162,7 +126,7 @@ class DiskTable(Table):
         path: Path,
         counts: Transfers,
     ) -> None:
-        super().__init__(bounds, width, dtype, panel)
+        self._shape(bounds, width, dtype, panel)
         self._path, self._counts, self._copies = path, counts, count()
         sizes = [
             padded((last - first) * rows * dtype.itemsize)
@@ -299,7 +263,7 @@ class TableFactory:
     ) -> Table:
         """A new table; on the disk its panels have whole heads, if there are any."""
         if purpose not in self.placement.on_disk:
-            return MemoryTable(bounds, width, dtype or self.dtype, extra)
+            return Table(bounds, width, dtype or self.dtype, extra)
         assert self.directory is not None
         return DiskTable(
             bounds,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.addons.outofcore.adjacency import even_bounds
-from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
+from spgnn.addons.outofcore.blocks import Blocks, FileBlocks, FileExtent
 from spgnn.addons.outofcore.graph import ChunkedDataset, ChunkedGraph, Labels, ids_of
 from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.passes import ChunkedPass
@@ -270,7 +270,7 @@ def open_dataset(
         rows = ChunkedDataset(
             share.meta,
             share.layout,
-            MemoryBlocks([adjacency], adjacency.shape[1]),
+            Blocks([adjacency], adjacency.shape[1]),
             share.vertex_ids,
             share.data,
             share.data.x,

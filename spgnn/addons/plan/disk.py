@@ -21,11 +21,11 @@ import torch
 
 from spgnn.addons.outofcore import (
     LIBRARIES,
+    Blocks,
     Budget,
     ChunkMatrix,
     DryPass,
     LayerSizes,
-    MemoryBlocks,
     Sizes,
     Storage,
     choose,
@@ -154,7 +154,7 @@ class Disk:
             if not prunes:
                 return bases
             n, loops = dataset.vertices, torch.empty(0) if virtual.loops else None
-            whole = ChunkMatrix(MemoryBlocks.of(A, (0, n)), (0, n), loops)
+            whole = ChunkMatrix(Blocks.of(A, (0, n)), (0, n), loops)
             files, alone = sorts and "matrix" in budget.placement.on_disk, virtual.ranks == 1
             labelled, solo = dataset.labelled[order], SoloCommunicator()
             rows = rows_of_layers(whole, labelled, dry.reads_own, solo, files=files)

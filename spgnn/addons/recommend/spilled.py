@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spgnn.addons.outofcore import (
     Adjacency,
+    Blocks,
     MatrixStorage,
-    MemoryBlocks,
     Placement,
     Table,
     TableFactory,
@@ -65,7 +65,7 @@ class SpilledRecommendation(PairTask):
             assert A is not None
             # Rows rise by original id: users, and then items.
             bounds = spilled_bounds(A.indptr, len(self.share.user_rows), config.storage.chunks)
-            blocks = MemoryBlocks.of(A, bounds)
+            blocks = Blocks.of(A, bounds)
             self.begin(Adjacency(blocks, rows.layout, symmetric=True, weighted=False), items)
         except BaseException:
             self._scratch.close()
@@ -80,7 +80,7 @@ class SpilledRecommendation(PairTask):
         what = f"--spill: {items} items and {own} own rows of {width} numbers in memory"
         comm.on_every_rank(lambda: check_memory(what, 4 * width * (3 * items + own)))
         statistics = statistics_of(adjacency, comm, "sym", loops=False)
-        storage = MatrixStorage(self.directory, 0, self.counts)
+        storage = MatrixStorage(self.directory, self.counts)
         self._matrix = whole_matrix(adjacency, statistics, mesh, storage)
         assert statistics.row_scale is not None
         self._scale = statistics.row_scale[:, None]

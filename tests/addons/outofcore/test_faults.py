@@ -16,7 +16,7 @@ import torch
 
 from spgnn import nn
 from spgnn.addons.outofcore import task as chunked_data
-from spgnn.addons.outofcore.blocks import BlockWriter, FileBlocks, FileExtent
+from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MatrixStorage
 from spgnn.addons.outofcore.model import ChunkedModel, MomentGradients
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.task import ChunkedTask
@@ -170,9 +170,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
 
 def test_columns_that_do_not_exist(tmp_path):
     A = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), (2, 2))
-    writer = BlockWriter("A", 2, weighted=False, directory=tmp_path, counts=Transfers())
-    writer.add(A)
-    writer.finish()
+    MatrixStorage(tmp_path, Transfers()).copied("A", 2, [A])
     (tmp_path / "A.indices").write_bytes(np.array([0, 1, 2], np.int32).tobytes())
     where = {name: FileExtent(tmp_path / f"A.{name}") for name in ("indptr", "indices")}
     blocks = FileBlocks((0, 1, 2), 2, **where, values=None, counts=Transfers())

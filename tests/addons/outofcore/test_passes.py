@@ -10,10 +10,10 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import kernels
-from spgnn.addons.outofcore.blocks import MemoryBlocks
+from spgnn.addons.outofcore.blocks import Blocks
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, MomentSums
-from spgnn.addons.outofcore.tables import MemoryTable, panels_of
+from spgnn.addons.outofcore.tables import Table, panels_of
 from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.graph.moments import moments
@@ -120,16 +120,16 @@ def test_gradients_of_reductions_are_those_of_memory(reduce):
     G = torch.from_numpy(rng.normal(size=(40, 5)))
     expected = kernels.spmm(A, H, reduce=reduce)
     expected.backward(G)
-    matrix = ChunkMatrix(MemoryBlocks.of(A, bounds), bounds)
+    matrix = ChunkMatrix(Blocks.of(A, bounds), bounds)
 
-    operand, dZ = (MemoryTable(bounds, 5, torch.float64) for _ in range(2))
+    operand, dZ = (Table(bounds, 5, torch.float64) for _ in range(2))
     operand.panel(0, 5).copy_(H.detach())
     dZ.panel(0, 5).copy_(G)
     for panel in (2, 5):
         operand.panels, request = panels_of(5, panel), model.requests[1]
         products = [Z.clone() for _, Z in matrix.products(operand, request)]
         assert torch.equal(torch.cat(products), expected)
-        adjoints = matrix.adjoints(dZ, MemoryTable, request, operand)
+        adjoints = matrix.adjoints(dZ, Table, request, operand)
         torch.testing.assert_close(torch.cat([dO.clone() for _, dO in adjoints]), H.grad)
 
 

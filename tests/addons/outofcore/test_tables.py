@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.addons.outofcore import tables
-from spgnn.addons.outofcore.tables import DiskTable, FreedPages, MappedRows, MemoryTable
+from spgnn.addons.outofcore.tables import DiskTable, FreedPages, MappedRows, Table
 from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, keep_pages, page_buffer, pages_held
 from spgnn.errors import InputError
 
@@ -39,7 +39,7 @@ def test_a_table_on_a_disk_is_one_in_memory(data, tmp_path_factory):
     lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=5))
     width, panel = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     bounds = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
-    memory = MemoryTable(bounds, width, torch.float32)
+    memory = Table(bounds, width, torch.float32)
     disk = disk_table(tmp_path_factory.mktemp("t") / "table", bounds, width, panel)
     for part, rows in enumerate(lengths):
         for table in (memory, disk):
@@ -84,10 +84,10 @@ def test_what_is_written_slowly_is_read_as_it_was_written(tmp_path, monkeypatch)
 
 def test_rows_that_are_not_written_are_zero_in_memory_that_was_used_before():
     for value in (1.0, 2.0):
-        table = MemoryTable([0, 1 << 16], 16, torch.float32)
+        table = Table([0, 1 << 16], 16, torch.float32)
         table.write(0, torch.full((1 << 16, 16), value))
         table.release()
-    table = MemoryTable([0, 1 << 16], 16, torch.float32)
+    table = Table([0, 1 << 16], 16, torch.float32)
     table.write_some(0, torch.tensor([5]), torch.ones(1, 16))
     assert float(table.read(0).sum()) == 16
 
