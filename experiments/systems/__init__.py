@@ -14,6 +14,7 @@ SCHEMES.add("1.5d-replicated", "systems.icpp24:REPLICATED")  # ICPP'24
 
 SCHEMES.add("vertex-cut with clones", "systems.clones:SCHEME")  # DistGNN
 SECTIONS.add("TrainConfig.clones", "systems.clones:Clones")
+CODECS.add("local_gradients", "systems.clones:LocalGradients")
 
 CODECS.add("fresh", "systems.sancus:SkipUnchanged")  # Sancus
 SECTIONS.add("TrainConfig.fresh", "systems.sancus:Skipping")

@@ -16,20 +16,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.config import Extension, TrainConfig
 from spgnn.exchange import (
     WORTHWHILE,
     Algorithm,
+    ByteCounts,
+    Codec,
+    CodecLayer,
     Gather,
+    Handle,
     Hop,
     Layered,
     LayerPlan,
     NamedScheme,
     Plan,
+    Route,
     Scheme,
     Stage,
+    Step,
     Swap,
+    Then,
     deal,
     places,
     rows_from,
@@ -57,13 +64,23 @@ class Clones(Extension):
         ),
     ] = None
 
+    def _are(self, config: TrainConfig) -> bool:
+        """True if there are clones."""
+        how, late = config.algorithm, config.messages.epochs_late != 0
+        if how.algo != "vertex-cut" or self.clones is not None:
+            return how.algo == "vertex-cut" and bool(self.clones)
+        apart = how.recompute_halo or how.cover not in ("auto", "column") or config.changes_features
+        return config.model.propagates and late and not apart
+
     def distribution(self, config: TrainConfig, how: Algorithm) -> Algorithm:
         """The scheme with clones, where there are some."""
-        if how.algo != "vertex-cut" or self.clones is False:
-            return how
-        apart = config.algorithm.recompute_halo or how.cover != "column" or config.changes_features
-        fits = config.model.propagates and config.messages.epochs_late != 0 and not apart
-        return replace(how, algo=CLONED) if self.clones or fits else how
+        return replace(how, algo=CLONED) if self._are(config) else how
+
+    def codec(self, config: TrainConfig, codec: Codec) -> Codec:
+        """The codec of cd-r, whose gradients stay where they are; with exact means they travel."""
+        if not codec.delay or codec.sends_means or not self._are(config):
+            return codec
+        return replace(codec, extra=(*codec.extra, ("local_gradients", True)))
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what clones, which hold the rows, cannot have."""
@@ -85,6 +102,25 @@ class Clones(Extension):
             yield f"algorithm.clones needs fixed features: no {config.changes_features}"
         if not config.model.propagates:
             yield f"algorithm.clones needs a model that sums, not --model {config.model.model}"
+
+
+class LocalGradients(CodecLayer):
+    """Gradients pass to a part's own sums, and those of others get none, as in DistGNN's code."""
+
+    def _stays(self, step: Step) -> bool:
+        return step.adjoint and not self.setting.codec.is_exact(step.epoch)
+
+    def begin(
+        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
+    ) -> Handle:
+        if not self._stays(step):
+            return self.inner.begin(rows, out, route, comm, step)
+        out.zero_()
+        return Then(None, lambda: None)
+
+    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
+        sent, received = self.inner.bytes(route, width, dtype, step)
+        return (0 * sent, 0 * received) if self._stays(step) else (sent, received)
 
 
 @dataclass(frozen=True, eq=False)

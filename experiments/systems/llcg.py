@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.batches import Exact
+from spgnn.addons.batches import BatchOptions, mask_of, of_all_ranks
 from spgnn.addons.diskbatches import (
     BatchTrainer,
     VertexBatches,
@@ -18,26 +18,28 @@ from spgnn.addons.diskbatches import (
 )
 from spgnn.addons.historical import Local
 from spgnn.comm import Communicator
+from spgnn.data import RankShare
 from spgnn.errors import InputError
 from spgnn.options import Record, key
 from spgnn.train import OPTIMIZERS, set_optimizer
+from systems.replicas import Replicated, ReplicatedBatches
 
 
 class CorrectedTrainer(BatchTrainer):
     """Ranks take steps of their own; models are averaged and corrected now and then.
 
-    After so many local steps, parameters become their mean over all ranks, and some steps follow on
-    exact batches, whose neighbourhoods lie on all ranks: they take out the bias of gradients that
-    knew of no other rank's vertices. In the paper a server takes them; here all ranks do, each on a
-    batch of its own. Averages and corrections also end each epoch, so that all ranks evaluate one
-    model.
+    After so many local steps, parameters become their mean over all ranks, and a server takes some
+    steps on exact batches, which take out the bias of gradients that knew of no other rank's
+    vertices. The server, rank 0, fetches the graph once: from then on parameters alone travel.
+    Averages and corrections also end each epoch, so that all ranks evaluate one model.
     """
 
     def __init__(self, task: VertexBatches, config: Any, comm: Communicator, *more: Any) -> None:
         super().__init__(task, config, comm, *more)
         how = config.options
         self._every, self._corrections, self._round = how.correct_every, how.correct_steps, 0
-        self._exact: Any = task.part_loader(Exact()).strategy
+        server: Any = task.part_loader(Server()).strategy
+        self._server, self._batches = server.loader, server.steps
         optimizer = OPTIMIZERS[config.training.optimizer]
         self._corrector = optimizer(task.parameter_groups(), lr=config.training.lr)
         self._steps_agree = False
@@ -66,7 +68,8 @@ class CorrectedTrainer(BatchTrainer):
         for group in self._corrector.param_groups:
             group["lr"] = self.optimizer.param_groups[0]["lr"]
         for _ in range(self._corrections):
-            batch = self._exact.batch(*divmod(self._round, self._exact.steps))
+            place = divmod(self._round, self._batches)
+            batch = None if self.comm.rank else self._server.sample(*place)
             self._round += 1
             clock.lap("sampling")
             loss, weight = self.task.loss_of(batch)
@@ -91,6 +94,19 @@ class CorrectedTrainer(BatchTrainer):
         set_optimizer(self._corrector, state["correction"]["optimizer"])
 
 
+class Server(Replicated):
+    """Batches of all training vertices on rank 0, and none elsewhere."""
+
+    def strategy(
+        self, share: RankShare, comm: Communicator, options: BatchOptions
+    ) -> ReplicatedBatches:
+        """Rank 0 fetches what they reach. Collective."""
+        own = mask_of(share, options.input_nodes, comm).nonzero()[:, 0]
+        first, ids = share.layout.range(comm.rank)[0], share.vertex_ids[own]
+        seeds, _ = of_all_ranks(own + first, ids, comm)
+        return ReplicatedBatches(share, comm, options, seeds[:0] if comm.rank else seeds)
+
+
 class Corrected(Local):
     """Local batches, whose models are averaged and corrected."""
 
@@ -102,7 +118,7 @@ class Corrected(Local):
         correct_every: Annotated[
             int, key("local: average models only after so many steps, and correct them", "STEPS")
         ] = 0
-        correct_steps: Annotated[int, key("of a correction, each on an exact batch a rank")] = 1
+        correct_steps: Annotated[int, key("of a correction, on exact batches of the server")] = 1
 
     keys = Keys
     extends = "local"

@@ -57,9 +57,11 @@ class ReplicatedBatches(Strategy):
         their rows and features on all ranks, and of those that others sent.
     """
 
-    def __init__(self, share: RankShare, comm: Communicator, options: BatchOptions) -> None:
-        own = mask_of(share, options.input_nodes, comm)
-        graph, seeds, self.replicas = replicated(share, own, comm, len(options.num_neighbors))
+    def __init__(
+        self, share: RankShare, comm: Communicator, options: BatchOptions, seeds: Tensor
+    ) -> None:
+        hops = len(options.num_neighbors)
+        graph, seeds, self.replicas = replicated(share, seeds, comm, hops)
         self.loader = _PartLoader(graph, **vars(options) | {"input_nodes": seeds})
         batches = self.loader.batches
         self.steps, self._batches = comm.agree(batches, "max"), comm.agree(batches, "sum")
@@ -100,19 +102,19 @@ class Replicated(Mode):
         self, share: RankShare, comm: Communicator, options: BatchOptions
     ) -> ReplicatedBatches:
         """The batches of this rank. Collective."""
-        return ReplicatedBatches(share, comm, options)
+        own = mask_of(share, options.input_nodes, comm).nonzero()[:, 0]
+        return ReplicatedBatches(share, comm, options, own + share.layout.range(comm.rank)[0])
 
 
 def replicated(
     share: RankShare, seeds: Tensor, comm: Communicator, hops: int
 ) -> tuple[SampledGraph, Tensor, dict[str, Any]]:
-    """The graph that these own vertices, bool [own rows], reach; their numbers in it. Collective.
+    """The graph that seeds, rows of the whole one, reach; their numbers in it. Collective.
 
     Rows of the outermost vertices are not there; their degrees are those of the whole graph.
     """
     ranks = RankGraph.build(share, comm)
-    own = seeds.nonzero()[:, 0] + ranks.boundary.first
-    nodes, frontier = own, own
+    nodes, frontier = seeds, seeds
     rows, received = [], 0
     for _ in range(hops):
         before = comm.ledger.of("alltoall").received_bytes
@@ -147,7 +149,7 @@ def replicated(
         "bytes": comm.agree(A.nbytes + x.nbytes, "sum"),
         "received_bytes": comm.agree(received + ranks.counts.bytes_read, "sum"),
     }
-    return graph, torch.searchsorted(nodes, own), report
+    return graph, torch.searchsorted(nodes, seeds), report
 
 
 def _rows_of(nodes: Tensor, rows: Sequence[tuple[Tensor, CSR]], *, weighted: bool) -> CSR:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from systems.llcg import CorrectedTrainer, average_parameters
+from systems.llcg import CorrectedTrainer, Server, average_parameters
 
 import spgnn
 from spgnn.addons.batches import NeighborLoader
@@ -82,7 +82,7 @@ def check_correction(rank: int) -> None:
     labels = np.random.default_rng(0).integers(0, PARTS, N)
     whole = graph(weighted=False, sparse=False)
     given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
-    exact = NeighborLoader(given, [-1, -1], "train_mask", batch_size=20).strategy
+    server = NeighborLoader(given, [-1, -1], "train_mask", batch_size=20, mode=Server()).strategy
     task = Task(GraphSAGE.of([F_IN, 6, CLASSES], seed=2), comm)
     for p in task.model.parameters():
         p.data += 0.01 * rank
@@ -91,8 +91,10 @@ def check_correction(rank: int) -> None:
     trainer.optimizer = torch.optim.SGD(task.model.parameters(), lr=0.5)
     trainer.clock = BatchSeconds(comm, lambda: (0.0, 0.0))
     trainer.clock.begin()
-    trainer._every, trainer._corrections, trainer._round = 2, exact.steps, 0
-    trainer._exact, trainer._corrector = exact, torch.optim.SGD(task.parameter_groups(), lr=9.0)
+    trainer._every, trainer._corrections, trainer._round = 2, server.steps, 0
+    trainer._server, trainer._batches = server.loader, server.steps
+    trainer._corrector = torch.optim.SGD(task.parameter_groups(), lr=9.0)
+    before = comm.ledger.copy()
     for step in (0, 2):
         trainer.update(step, None, 0.0)
         assert trainer._round == 0
@@ -100,22 +102,17 @@ def check_correction(rank: int) -> None:
     for p in mine.parameters():
         p.data += 0.01
     trainer.update(1, None, 0.0)
-    # What one process does on the whole graph, with a round's batches as one.
-    seeds = whole.train_mask.nonzero()[:, 0]
-    one = spgnn.NeighborLoader(whole, [-1, -1], seeds, batch_size=20)
-    batches = list(one)
-    for turn in range(exact.steps):
-        rounds = batches[turn * PARTS : (turn + 1) * PARTS]
-        outs = [mine(b.x, b.layers) for b in rounds]
-        y = torch.cat([b.y[: b.batch_size] for b in rounds])
-        F.cross_entropy(torch.cat(outs), y).backward()
+    # What one process does on the whole graph.
+    for batch in NeighborLoader(whole, [-1, -1], "train_mask", batch_size=20):
+        F.cross_entropy(mine(batch.x, batch.layers), batch.y[: batch.batch_size]).backward()
         for p in mine.parameters():
             p.data -= 0.5 * p.grad
             p.grad = None
     for p, q in zip(task.model.parameters(), mine.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
     trainer.update(4, None, 0.0)
-    assert trainer._round == 2 * exact.steps, "the end of an epoch"
+    assert trainer._round == 2 * server.steps, "the end of an epoch"
+    assert comm.ledger.since(before).of("alltoall").sent_bytes == 0, "the server has the graph"
     comm.check_agreement("models", **{n: p.detach() for n, p in task.model.named_parameters()})
 
 

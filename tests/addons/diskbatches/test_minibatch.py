@@ -245,7 +245,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 # What only some ways spend time on.
-FETCHING = ("fetched", "corrected", "clusters", "layers", "own", "balanced")
+FETCHING = ("fetched", "clusters", "layers", "own", "balanced")
 PUSHING = ("historical", "paper", "fetched")
 
 
