@@ -41,12 +41,12 @@ from partition_graphs import HELD_OUT, TUNED, load
 from spgnn import RowLayout
 from spgnn.data.structure import slice_rows
 from spgnn.exchange import Algorithm
-from spgnn.exchange.needs import Cover
 from spgnn.layout import Int32Array
 from spgnn.partition import methods as partitioners
 from spgnn.partition import partition
 from spgnn.partition.problem import PRESETS, Adjacency, Problem
 from spgnn.partition.volume import CoverVolume, count_volumes, excess_of_maximum, part_weights
+from spgnn.registry import Cover
 from spgnn.sparse import CSR
 
 METHODS = "metis,gvb,gvb-send,gvb-cover,gvb-fast,gvb-nodes"

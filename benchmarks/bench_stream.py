@@ -25,8 +25,9 @@ from partition_graphs import load
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.partition import partition
-from spgnn.partition.problem import Adjacency, Preset
+from spgnn.partition.problem import Adjacency
 from spgnn.progress import ProgressBar
+from spgnn.registry import Preset
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).
 SHAPES = {"amazon": (14_249_639, 231_594_310), "papers": (111_059_956, 3_231_371_744)}

@@ -28,7 +28,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return None
         if name not in COMMANDS:
             raise unknown("COMMAND", name, [*COMMANDS, "spgnn-partition"])
-        status: int | None = imported(COMMANDS[name][1])(rest)
+        _, command, *options = COMMANDS[name]
+        if options and not {"-h", "--help"}.isdisjoint(rest):
+            from spgnn.options import show_help
+
+            show_help(imported(*options), f"spgnn {name}")
+        status: int | None = imported(command)(rest)
         return status
 
     return run(body)

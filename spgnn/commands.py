@@ -9,25 +9,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Annotated
 
 from spgnn.command import plural, say
-from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
-from spgnn.data.load import open_source
-from spgnn.data.shards import ShardDirectory, check_parts, write_shards
-from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, shortened, suggestion
 from spgnn.files import check_new_directory, check_writable, scratch_directory
-from spgnn.inference.weights import read_state, write_state
 from spgnn.options import Record, command_of, flag, positional
-from spgnn.partition.plot import check_plot
 from spgnn.progress import ProgressBar
 from spgnn.registry import OPENERS
-from spgnn.train.checkpoint import SUFFIX
-from spgnn.train.report import plot_history
+
+if TYPE_CHECKING:  # imported where it is used: --help waits for none of it
+    from spgnn.data.graph import GraphBlock, LabelKind
+    from spgnn.data.source import GraphSource
+    from spgnn.layout import Int32Array
 
 
 @dataclass(frozen=True)
@@ -90,6 +84,10 @@ def _info(options: Info) -> None:
 
 
 def _info_of_one(options: Info) -> None:
+    from spgnn.data.graph import MASKS, label_kind, labelled
+    from spgnn.data.load import open_source
+    from spgnn.data.shards import ShardDirectory
+
     longest = empty = with_label = 0
     of_labels, chosen = "classes", Counter[str]()
     with ProgressBar() as progress:
@@ -129,6 +127,8 @@ def _info_of_one(options: Info) -> None:
 
 def _blocks(source: GraphSource) -> Iterator[GraphBlock]:
     """All rows, those of a directory mapped part by part."""
+    from spgnn.data.shards import ShardDirectory
+
     if isinstance(source, ShardDirectory):
         yield from (source.block(part) for part in range(source.meta.parts))
     else:
@@ -143,6 +143,10 @@ _OF_LABELS: dict[LabelKind, str] = {
 
 
 def _shard(options: Shard) -> None:
+    from spgnn.data.load import open_source
+    from spgnn.data.shards import check_parts, write_shards
+    from spgnn.data.source import MemorySource
+
     check_new_directory(options.output, "--output")
     uncut = None
     with ProgressBar() as progress, ExitStack() as stack:
@@ -174,11 +178,11 @@ def _shard(options: Shard) -> None:
     say(f"{options.output}: {source.meta.vertices:,} vertices in {plural(parts, 'part')}")
 
 
-def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None:
+def _labels(source: GraphSource, options: Shard) -> Int32Array | None:
     """The part of each vertex, from a file or a method."""
     if options.partition == "block":
         return None
-    # Imported here: partitioners are compiled, and needed by this one command.
+    from spgnn.data.shards import ShardDirectory
     from spgnn.partition import METHODS, partition, read_labels
 
     if options.partition in METHODS:
@@ -201,6 +205,9 @@ def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None
 
 
 def _weights(options: Weights) -> None:
+    from spgnn.inference.weights import read_state, write_state
+    from spgnn.train.checkpoint import SUFFIX
+
     if not options.output.endswith(SUFFIX):
         raise InputError(f"--output {options.output}: its name must end in {SUFFIX}")
     check_writable(options.output, "--output")
@@ -210,6 +217,9 @@ def _weights(options: Weights) -> None:
 
 
 def _plot(options: Plot) -> None:
+    from spgnn.partition.plot import check_plot
+    from spgnn.train.report import plot_history
+
     check_plot(options.output, "--output")
     check_writable(options.output, "--output")
     try:

@@ -6,28 +6,32 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-import torch
-from torch import nn
-
-from spgnn.attention.pieces import check_attention
-from spgnn.comm import Communicator
-from spgnn.comm.place import BACKENDS
 from spgnn.errors import InputError, suggestion
-from spgnn.exchange import Algorithm as Distribution
-from spgnn.exchange import Codec
-from spgnn.exchange.codec import BITS
-from spgnn.exchange.needs import CoverChoice
-from spgnn.exchange.peers import Schedule
-from spgnn.exchange.schemes import Strategy
-from spgnn.graph import RECIPES
-from spgnn.nn import Convolution, Network, Stack
-from spgnn.nn.models import Order
-from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
-from spgnn.partition.problem import Objective
-from spgnn.registry import CODECS, MODELS, REDUCTIONS, SCHEMES
+from spgnn.registry import (
+    BACKENDS,
+    BITS,
+    CODECS,
+    MODELS,
+    REDUCTIONS,
+    SCHEMES,
+    CoverChoice,
+    Objective,
+    Order,
+    Precision,
+    Schedule,
+    Strategy,
+)
+
+if TYPE_CHECKING:  # imported where it is used: options are read, and --help printed, without torch
+    from torch import nn
+
+    from spgnn.comm import Communicator
+    from spgnn.exchange import Algorithm as Distribution
+    from spgnn.exchange import Codec
+    from spgnn.nn import Convolution, Network
 
 Number = TypeVar("Number", int, float)
 Added = TypeVar("Added", bound="Extension")
@@ -242,6 +246,8 @@ class Messages(Record):
     @property
     def codec(self) -> Codec:
         """The codec of these options alone; the exact one where nothing is lost nor late."""
+        from spgnn.exchange import Codec
+
         bits = _schedule(
             "--bits",
             self.bits,
@@ -352,7 +358,7 @@ class Model(Record):
     @property
     def propagates(self) -> bool:
         """True if the first layer begins with a product with A."""
-        sums = self.layer.accepts_propagated and self.layer.forward is Convolution.forward
+        sums = self.layer.accepts_propagated and not self.aggregates_several_times
         return sums and self.multiplies and not self.attends_globally
 
     @property
@@ -363,6 +369,8 @@ class Model(Record):
     @property
     def layer(self) -> type[Convolution]:
         """The class of its layers, of a stack of them."""
+        from spgnn.nn import Convolution
+
         kind: type[Convolution] = getattr(self.registered, "convolution", Convolution)
         return kind
 
@@ -378,6 +386,10 @@ class Model(Record):
             return True
         if self.aggregates_several_times:
             return True
+        import torch
+
+        from spgnn.nn import Stack
+
         with torch.device("meta"):  # a registered model may have norms that no flag tells of
             widths = [2 * self.heads] * (min(self.layers, 2) + 1)
             network: Any = self.registered.of(widths, **self.options)
@@ -386,6 +398,8 @@ class Model(Record):
     @property
     def aggregates_several_times(self) -> bool:
         """True if its layers do more than one product."""
+        from spgnn.nn import Convolution
+
         return self.layer.forward is not Convolution.forward
 
     @property
@@ -596,6 +610,8 @@ class TrainConfig(Configuration):
     @property
     def _by_rows(self) -> Distribution:
         """The scheme, with whole rows where the cover is left open."""
+        from spgnn.exchange import Algorithm as Distribution
+
         how = self.algorithm
         result = Distribution(
             how.algo,
@@ -694,6 +710,8 @@ class TrainConfig(Configuration):
 
     def network(self, features: int, outputs: int) -> Network:
         """The model, its weights drawn from the seed."""
+        from spgnn.graph import RECIPES
+
         model = self.model
         order, options = self.algorithm.order, model.options
         if order != "auto":  # which others than GCN do not know
@@ -743,6 +761,75 @@ class TrainConfig(Configuration):
         yield from refused(self)
 
 
+@dataclass(frozen=True)
+class Inference(Record):
+    """The weights, and the file of the results."""
+
+    weights: Annotated[
+        str | None,
+        flag("a directory of --checkpoint, or a state_dict (safetensors, torch)", "FILE_OR_DIR"),
+    ] = None
+    output: Annotated[
+        str | None, flag("an .npy or .parquet file of all vertices, or a directory", "FILE_OR_DIR")
+    ] = None
+    layer: Annotated[
+        int, flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
+    ] = 0
+
+
+@dataclass(frozen=True)
+class InferConfig(TrainConfig):
+    """One run over a whole graph; options that only training looks at are read and not used."""
+
+    program: ClassVar[str] = "spgnn infer"
+    about: ClassVar[str] = (
+        "Run a trained model on a whole graph, alone or as a rank of a launcher. Flags are those "
+        "of training, which say how the model was made."
+    )
+
+    inference: Inference = field(default_factory=Inference)
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks."""
+        if self.inference.weights is None:
+            raise InputError(
+                "--weights FILE is needed: a checkpoint, or a state_dict (safetensors, torch)"
+            )
+        if self.inference.output is None:
+            raise InputError("--output FILE is needed: an .npy or .parquet file, or a directory")
+        if self.changes_features:
+            raise InputError(
+                f"{self.changes_features}: such a model takes more than features; training writes "
+                "--predictions"
+            )
+        if self.inference.layer > self.model.layers:
+            raise InputError(
+                f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
+            )
+        settled = self.settled(1)
+        settled.distribution.check(ranks)
+        if self.opener is not None:
+            TrainConfig.check(settled, ranks)  # its own would ask for this again
+            if self.inference.layer not in (0, self.model.layers):
+                raise InputError(
+                    "--layer: of several vertex types, and with --memory, --spill or --chunks, "
+                    "scores are written"
+                )
+
+    def settled(self, outputs: int) -> TrainConfig:
+        """The configuration of a model in evaluation, on a graph that may have no labels."""
+        return self.but(
+            recompute_halo=False,
+            prune=False,
+            dropout=0.0,
+            plan=None,
+            resume=False,
+            task="vertices",
+            inductive=False,
+            random_classes=self.data.random_classes or outputs,
+        )
+
+
 def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Objective:
     """The objective of a partition for exchanges under a cover: only gvb knows minimum covers."""
     if objective != "auto":
@@ -781,6 +868,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
         if not is_asked:
             continue
         if ability == "attention":
+            from spgnn.attention.pieces import check_attention
+
             check_attention(config.distribution, named)
         elif ability not in config.distribution.can:
             yield f"{named} needs {WHOLE_ROWS}"

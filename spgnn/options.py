@@ -369,6 +369,14 @@ def read_options(
     return {**of_file, **_assigned("--set", settings, options), **result}
 
 
+def show_help(kind: type[Record] | type[Configuration], program: str) -> None:
+    """Print what ``--help`` prints, and end the process; nothing but options is imported."""
+    if issubclass(kind, Configuration):
+        kind.given(["--help"], program)
+    else:
+        read_options([kind], ["--help"], program=program, about=str(kind.__doc__))
+
+
 Options = TypeVar("Options", bound=Record)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from spgnn.errors import InputError, unknown
 
@@ -69,6 +69,21 @@ def imported(value: Any) -> Any:
     return getattr(import_module(module), attribute)
 
 
+# Closed lists of names and bounds, which options are read by before any room is imported.
+Cover = Literal["column", "row", "minimum"]
+CoverChoice = Literal[Cover, "auto"]  # of a matrix or a model; decided before an `Algorithm` is
+Schedule = Literal["overlap", "peers"]
+Strategy = Literal["sparsity-aware", "oblivious"]
+Order = Literal["auto", "paper"]
+Precision = Literal["float32", "bfloat16", "float64"]
+Objective = Literal["both", "send", "cover"]
+Preset = Literal["fast", "default", "strong"]
+BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
+BITS = (32, 16, 8, 4, 2, 1)
+LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
+MORTON = "morton"  # a method that needs positions, not a graph
+LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
+MOST_THREADS = 1024
 # Who computes what: an `exchange.NamedScheme`
 SCHEMES = Registry(
     "algo",
@@ -84,7 +99,7 @@ SCHEMES = Registry(
 # How messages are compressed or delayed: a subclass of `exchange.CodecLayer`, whose argument is
 # given by its name: ``Codec.of(NAME=ARGUMENT)``
 CODECS = Registry("codec")
-# Of `spgnn`: (about, function of the words, or the text of one)
+# Of `spgnn`: (about, function of the words, its options where the function needs more)
 COMMANDS = Registry(
     "command",
     {
@@ -93,8 +108,16 @@ COMMANDS = Registry(
             "Partition a graph and write each part into a folder of its own.",
             "spgnn.commands:run_shard",
         ),
-        "train": ("Train a graph neural network on a whole graph.", "spgnn.train.run:run_train"),
-        "infer": ("Run a trained model on a whole graph.", "spgnn.inference.cli:run_infer"),
+        "train": (
+            "Train a graph neural network on a whole graph.",
+            "spgnn.train.run:run_train",
+            "spgnn.config:TrainConfig",
+        ),
+        "infer": (
+            "Run a trained model on a whole graph.",
+            "spgnn.inference.cli:run_infer",
+            "spgnn.config:InferConfig",
+        ),
         "plot": (
             "Draw the losses and scores of a training report against its epochs.",
             "spgnn.commands:run_plot",
@@ -110,7 +133,7 @@ PROGRAMS = Registry(
     "program",
     {
         "gcn.py": "spgnn.config:TrainConfig",
-        "spgnn infer": "spgnn.inference.cli:InferConfig",
+        "spgnn infer": "spgnn.config:InferConfig",
         "spgnn-partition": "spgnn.partition.__main__:Options",
     },
 )
@@ -139,7 +162,18 @@ MODELS = Registry(
         "gatv2": "spgnn.nn.models:GATv2",
     },
 )
-METHODS = Registry("method")  # of partitioning: a function of a `partition.Problem` to labels
+# Of partitioning: a function of a `partition.Problem` to labels
+METHODS = Registry(
+    "method",
+    {
+        name: f"spgnn.partition.{module}:{name.replace('-', '_')}"
+        for module, names in (
+            ("ours", "block random gvb stream pagraph"),
+            ("packages", "metis metis-volume kahypar mtkahypar mtkahypar-deterministic kaminpar"),
+        )
+        for name in names.split()
+    },
+)
 # Made up, by their names; capitals stand for anything: a function of the name, the directory of
 # named sets, the seed and progress, as of `load_dataset`, that returns a Graph, or `None`
 DATASETS = Registry(

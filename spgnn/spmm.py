@@ -20,13 +20,13 @@ from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Stage, Step, build
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.executor import Exchange, Workspace
-from spgnn.exchange.needs import Cover
-from spgnn.exchange.peers import Peers, Schedule
+from spgnn.exchange.peers import Peers
 from spgnn.exchange.plan import Turned, Volume
-from spgnn.exchange.schemes import Strategy, check_labels
+from spgnn.exchange.schemes import check_labels
 from spgnn.exchange.stacks import Codecs, name_rows
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern, Selection
+from spgnn.registry import Cover, Schedule, Strategy
 from spgnn.sparse import CSR, as_csr, side_by_side
 
 if TYPE_CHECKING:

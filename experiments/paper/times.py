@@ -15,10 +15,9 @@ from spgnn.addons.plan.graphs import Partitions
 from spgnn.addons.plan.predict import price
 from spgnn.addons.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.config import TrainConfig
-from spgnn.exchange.needs import Cover
 from spgnn.machine import Machine
-from spgnn.partition.problem import Objective
 from spgnn.progress import Progress
+from spgnn.registry import Cover, Objective
 
 PartitionOf = tuple[str, Objective, int, int | None]
 

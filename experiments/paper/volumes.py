@@ -13,8 +13,9 @@ from spgnn.addons.plan.graphs import Partitions
 from spgnn.errors import InputError
 from spgnn.files import write_file
 from spgnn.memory import peak_bytes
-from spgnn.partition import Objective, count_volumes
+from spgnn.partition import count_volumes
 from spgnn.progress import Progress
+from spgnn.registry import Objective
 from spgnn.testing import run_ranks
 
 # random is what the paper's sparsity-aware algorithm has without a partitioner.

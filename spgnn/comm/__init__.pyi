@@ -11,7 +11,6 @@ from .failure import guarded as guarded
 from .launch import launch as launch
 from .launch import run_job as run_job
 from .mesh import Mesh as Mesh
-from .place import BACKENDS as BACKENDS
 from .traffic import Ledger as Ledger
 from .traffic import RowCounts as RowCounts
 from .traffic import bytes_of_ranks as bytes_of_ranks

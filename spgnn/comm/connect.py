@@ -29,8 +29,9 @@ from torch.distributed import DistError, FileStore, PrefixStore, Store, TCPStore
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
 from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, shown_ranks, world
-from spgnn.comm.place import BACKENDS, DEVICES, Place, choose, find_place, mpi_lacks_room, seconds
+from spgnn.comm.place import DEVICES, Place, choose, find_place, mpi_lacks_room, seconds
 from spgnn.errors import InputError, check_choice
+from spgnn.registry import BACKENDS
 from spgnn.signals import END_SECONDS, die_with_torchrun
 
 # From the first rank's start to the last one's.

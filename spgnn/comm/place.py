@@ -17,7 +17,6 @@ from spgnn.errors import InputError
 from spgnn.memory import processors
 from spgnn.torch_internals import forked_from_cuda
 
-BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
 DEVICES = ("auto", "cpu", "cuda")
 LARGEST = 2**31 - 1
 

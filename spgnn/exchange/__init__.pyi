@@ -14,7 +14,6 @@ from .layer_plans import places as places
 from .needs import BYTES_OF_COLUMN as BYTES_OF_COLUMN
 from .needs import BYTES_OF_COUNTS as BYTES_OF_COUNTS
 from .needs import COVERS as COVERS
-from .needs import CoverChoice as CoverChoice
 from .needs import Gather as Gather
 from .needs import Scheme as Scheme
 from .needs import Swap as Swap

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange.hierarchy import hierarchical
-from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
-from spgnn.exchange.peers import SCHEDULES, Schedule, in_rounds
+from spgnn.exchange.needs import COVERS, Scheme, build_all
+from spgnn.exchange.peers import SCHEDULES, in_rounds
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.relays import relayed
-from spgnn.exchange.schemes import STRATEGIES, Strategy, grid, stack, turned, vertex_cut
+from spgnn.exchange.schemes import STRATEGIES, grid, stack, turned, vertex_cut
 from spgnn.layout import Axes, RowLayout
-from spgnn.registry import SCHEMES
+from spgnn.registry import SCHEMES, Cover, Schedule, Strategy
 from spgnn.sparse import CSR
 
 

@@ -19,13 +19,12 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
 from spgnn.exchange.transport import GOLDEN, ODD, Step
-from spgnn.registry import CODECS
+from spgnn.registry import BITS, CODECS
 
 Number = TypeVar("Number", int, float)
 ByEpoch = tuple[tuple[int, Number], ...]
 """Values, each from an epoch on, rising from epoch 0."""
 
-BITS = (32, 16, 8, 4, 2, 1)
 # With one bit, the loss of a row can be as large as the row, and is added to it again.
 LEAST_WITH_FEEDBACK = 2
 # Drawn rows stand for all others: as 1/p of themselves, which has to be a number of their dtype.

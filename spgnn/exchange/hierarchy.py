@@ -23,7 +23,6 @@ from spgnn import _native
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.needs import (
     Arrays,
-    Cover,
     Needs,
     Received,
     Scheme,
@@ -36,6 +35,7 @@ from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.registry import Cover
 from spgnn.sparse import CSR
 
 Values = npt.NDArray[Any] | None

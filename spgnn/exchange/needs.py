@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,11 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.plan import Carried
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection
+from spgnn.registry import Cover
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu, recorder
 
-Cover = Literal["column", "row", "minimum"]
 COVERS: tuple[str, ...] = get_args(Cover)
-# Of a matrix or a model; "auto" is decided before there is an `Algorithm`.
-CoverChoice = Literal[Cover, "auto"]
 
 
 class Communicators(Protocol):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -40,9 +40,9 @@ from spgnn.exchange.plan import Factor, Hop, Plan, Stage
 from spgnn.exchange.transport import Handle, Step, Transport
 from spgnn.layout import EVERYONE, Axes, Int64Array
 from spgnn.pattern import Pattern, index_dtype
+from spgnn.registry import Schedule
 from spgnn.sparse import CSR, take_rows
 
-Schedule = Literal["overlap", "peers"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
 # A group can hold this part, at least, of what any pair exchanges: each group costs a message, a
 # pass over the rows of the result, and row pointers of its own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
@@ -23,12 +23,12 @@ from spgnn.exchange.needs import (
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, Turn, Turned
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.registry import Strategy
 from spgnn.sparse import CSR
 
 if TYPE_CHECKING:
     from spgnn.exchange.algorithm import Algorithm
 
-Strategy = Literal["sparsity-aware", "oblivious"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
 

@@ -18,8 +18,6 @@ from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algorithm, Codec
-from spgnn.exchange.needs import Cover, CoverChoice
-from spgnn.exchange.schemes import Strategy
 from spgnn.frontend.sources import (
     APART,
     Opened,
@@ -36,7 +34,7 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
-from spgnn.registry import DATA, MODELS, PLANNERS
+from spgnn.registry import DATA, MODELS, PLANNERS, Cover, CoverChoice, Strategy
 from spgnn.torch_internals import on_cpu
 
 

@@ -39,9 +39,8 @@ from spgnn.graph.vertices import check_sent
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition import METHODS, cut_vertices, partition, read_labels
 from spgnn.partition.labels import check_labels, read_edge_labels
-from spgnn.partition.vertex_cut import LIBRA
 from spgnn.progress import ProgressBar
-from spgnn.registry import DATA
+from spgnn.registry import DATA, LIBRA
 from spgnn.sparse import CSR
 
 # With a SciPy matrix, its vertices' features, targets and masks come as separate arguments.

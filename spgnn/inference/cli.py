@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
 from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.command import say
-from spgnn.config import DESCRIBED, Model, TrainConfig
+from spgnn.config import DESCRIBED, InferConfig, Model
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.frontend.from_config import training_graph
@@ -19,78 +18,8 @@ from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn.rowwise import multiplied_in, weights_of
-from spgnn.options import Record, flag
 from spgnn.train.run import check_run, resolved
 from spgnn.train.task import model_of
-
-
-@dataclass(frozen=True)
-class Inference(Record):
-    """The weights, and the file of the results."""
-
-    weights: Annotated[
-        str | None,
-        flag("a directory of --checkpoint, or a state_dict (safetensors, torch)", "FILE_OR_DIR"),
-    ] = None
-    output: Annotated[
-        str | None, flag("an .npy or .parquet file of all vertices, or a directory", "FILE_OR_DIR")
-    ] = None
-    layer: Annotated[
-        int, flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
-    ] = 0
-
-
-@dataclass(frozen=True)
-class InferConfig(TrainConfig):
-    """One run over a whole graph; options that only training looks at are read and not used."""
-
-    program: ClassVar[str] = "spgnn infer"
-    about: ClassVar[str] = (
-        "Run a trained model on a whole graph, alone or as a rank of a launcher. Flags are those "
-        "of training, which say how the model was made."
-    )
-
-    inference: Inference = field(default_factory=Inference)
-
-    def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks."""
-        if self.inference.weights is None:
-            raise InputError(
-                "--weights FILE is needed: a checkpoint, or a state_dict (safetensors, torch)"
-            )
-        if self.inference.output is None:
-            raise InputError("--output FILE is needed: an .npy or .parquet file, or a directory")
-        if self.changes_features:
-            raise InputError(
-                f"{self.changes_features}: such a model takes more than features; training writes "
-                "--predictions"
-            )
-        if self.inference.layer > self.model.layers:
-            raise InputError(
-                f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
-            )
-        settled = self.settled(1)
-        settled.distribution.check(ranks)
-        if self.opener is not None:
-            TrainConfig.check(settled, ranks)  # its own would ask for this again
-            if self.inference.layer not in (0, self.model.layers):
-                raise InputError(
-                    "--layer: of several vertex types, and with --memory, --spill or --chunks, "
-                    "scores are written"
-                )
-
-    def settled(self, outputs: int) -> TrainConfig:
-        """The configuration of a model in evaluation, on a graph that may have no labels."""
-        return self.but(
-            recompute_halo=False,
-            prune=False,
-            dropout=0.0,
-            plan=None,
-            resume=False,
-            task="vertices",
-            inductive=False,
-            random_classes=self.data.random_classes or outputs,
-        )
 
 
 def run_infer(words: Sequence[str]) -> int:

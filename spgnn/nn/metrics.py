@@ -16,7 +16,6 @@ from spgnn.nn.loss import UNKNOWN, over_ranks
 
 Int64 = npt.NDArray[np.int64]
 SAMPLES = 64  # of each rank, that splitters are chosen of
-MOST_COLUMNS = 1 << 30
 
 
 def areas(

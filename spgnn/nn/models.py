@@ -41,9 +41,9 @@ from spgnn.nn.norm import (
     stages_between,
 )
 from spgnn.nn.rowwise import Activation, DropoutKeys, activation_of, dropout, keys_on
+from spgnn.registry import Order
 from spgnn.torch_internals import has_hooks, in_backward
 
-Order = Literal["auto", "paper"]
 Jumps = Literal["last", "cat", "max", "lstm"]
 JUMPS = ("none", "last", "cat", "max", "lstm")
 

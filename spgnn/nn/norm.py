@@ -311,7 +311,6 @@ _NORMS: dict[str, type[nn.Module]] = {
     "graph": GraphNorm,
     "pair": PairNorm,
 }
-NORMS = tuple(_NORMS)
 
 
 def norm_of(

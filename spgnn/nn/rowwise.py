@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from spgnn.errors import InputError, unknown
 from spgnn.graph.features import Features, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.kernels.update import Act, hide_gradient, update_rows_
+from spgnn.registry import Precision
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.torch_internals import has_hooks
 
@@ -161,7 +162,6 @@ class Update:
         return hide_gradient(rows) if self.hidden else rows
 
 
-Precision = Literal["float32", "bfloat16", "float64"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 

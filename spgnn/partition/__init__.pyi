@@ -9,8 +9,6 @@ from .morton import morton as morton
 from .places import place as place
 from .plot import check_plot as check_plot
 from .plot import write_figure as write_figure
-from .problem import Objective as Objective
-from .problem import Preset as Preset
 from .vertex_cut import cut_vertices as cut_vertices
 from .volume import count_volumes as count_volumes
 from .volume import report as report

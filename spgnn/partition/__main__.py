@@ -9,49 +9,37 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from spgnn.command import plural, run, say
-from spgnn.data.load import data_directory, is_graph_file, load_dataset
-from spgnn.data.shards import open_shards
+from spgnn.command import LARGEST, plural, run, say
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
-from spgnn.layout import Int32Array
 from spgnn.options import Record, flag, positional, read_options
-from spgnn.partition.labels import (
-    part_sizes,
-    permutation,
-    read_edge_labels,
-    read_labels,
-    read_shares,
-    write_edge_labels,
-    write_labels,
-)
-from spgnn.partition.methods import METHODS, OURS, check_method, partition
-from spgnn.partition.morton import MORTON, read_positions
-from spgnn.partition.places import levels_of, place
-from spgnn.partition.plot import check_plot, plot_volumes
-from spgnn.partition.problem import (
-    BALANCES,
+from spgnn.progress import ProgressBar
+from spgnn.registry import (
     LARGEST_IMBALANCE,
-    LARGEST_SEED,
+    LIBRA,
+    METHODS,
+    MORTON,
     MOST_THREADS,
+    OPENERS,
+    WRITERS,
     Objective,
     Preset,
-    check_nodes,
-    check_parts,
 )
-from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
-from spgnn.partition.volume import Report, Volumes, count_volumes, report
-from spgnn.progress import ProgressBar
-from spgnn.registry import OPENERS, WRITERS
+
+if TYPE_CHECKING:  # imported where it is used: --help waits for none of it
+    import numpy as np
+    import numpy.typing as npt
+
+    from spgnn.layout import Int32Array
+    from spgnn.partition.vertex_cut import VertexCut
+    from spgnn.partition.volume import Report, Volumes
+
+    Columns = dict[str, npt.NDArray[Any]]
 
 # The flags that name a file to write.
 OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot")
-Columns = dict[str, npt.NDArray[Any]]
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
@@ -83,7 +71,7 @@ class Options(Record):
         flag("gvb: the busiest part, both ways, by rows sent, or by covers; stream: no covers"),
     ] = "both"
     imbalance: Annotated[float, flag("of the parts", high=LARGEST_IMBALANCE)] = 0.05
-    seed: Annotated[int, flag("of the method", high=LARGEST_SEED)] = 0
+    seed: Annotated[int, flag("of the method", high=LARGEST)] = 0
     preset: Annotated[Preset, flag("of gvb, stream, kaminpar; strong: mtkahypar")] = "default"
     balance: Annotated[str, flag("of nnz, vertices, train", "LIST")] = "nnz"
     nodes: Annotated[int | None, flag("K/N parts on each of N nodes", "N", low=1)] = None
@@ -125,6 +113,8 @@ class Options(Record):
 
     def objective_of(self, compared: str) -> Objective:
         """The objective of a further method: the same, where it has it."""
+        from spgnn.partition.methods import OURS
+
         return self.objective if self.objective in OURS.get(compared, ()) else "both"
 
     def outputs(self) -> dict[str, str]:
@@ -142,6 +132,9 @@ def _command(arguments: Sequence[str] | None) -> None:
     options = Options(**read_options([Options], arguments, program="spgnn-partition", about=about))
     _check_names(options)
     _check_outputs(options)
+    from spgnn.partition.problem import check_parts
+    from spgnn.partition.volume import count_volumes
+
     volumes = None
     with ProgressBar() as progress:
         progress("reading", 0, 1)
@@ -158,6 +151,10 @@ def _command(arguments: Sequence[str] | None) -> None:
 
 
 def _check_names(options: Options) -> None:
+    from spgnn.partition.methods import check_method
+    from spgnn.partition.places import levels_of
+    from spgnn.partition.problem import BALANCES, check_nodes
+
     for name in options.balance.split(","):
         check_choice("--balance", name, BALANCES)
     for name in options.compared:
@@ -199,6 +196,9 @@ def _check_names(options: Options) -> None:
 
 def _check_outputs(options: Options) -> None:
     """Refuse what would fail, or overwrite what is read, only after the long work."""
+    from spgnn.data.load import data_directory
+    from spgnn.partition.plot import check_plot
+
     sources = [
         ("the graph", options.graph),
         ("the graph", str(data_directory() / f"{options.graph}.npz")),
@@ -231,6 +231,9 @@ def _check_outputs(options: Options) -> None:
 
 def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None, Columns]:
     """The matrix, the training mask, and ids that are no strings; a graph on disk is mapped."""
+    from spgnn.data.load import is_graph_file, load_dataset
+    from spgnn.data.shards import open_shards
+
     typed = OPENERS["several types"](path) if "several types" in OPENERS else None
     if typed is not None:
         return typed.adjacency, None, typed.columns
@@ -246,6 +249,13 @@ def _results(
     options: Options, matrix: Any, train_mask: npt.NDArray[np.bool_] | None, progress: ProgressBar
 ) -> tuple[Int32Array, list[Report], Int32Array | None]:
     """Labels, the reports of them and of what is compared, and edge labels if they matter."""
+    from spgnn.partition.labels import read_edge_labels, read_labels, read_shares
+    from spgnn.partition.methods import partition
+    from spgnn.partition.morton import read_positions
+    from spgnn.partition.places import levels_of, place
+    from spgnn.partition.vertex_cut import cut_vertices
+    from spgnn.partition.volume import report
+
     parts, vertices = options.parts, matrix.shape[0]
     nodes, _ = levels_of(options.machine, parts, options.nodes)
     shared: dict[str, Any] = {"threads": options.threads, "progress": progress}
@@ -309,6 +319,11 @@ def _write_outputs(
     edges: Int32Array | None,
 ) -> None:
     """Write every file; what cannot be written does not keep the rest from it."""
+    import numpy as np
+
+    from spgnn.partition.labels import part_sizes, permutation, write_edge_labels, write_labels
+    from spgnn.partition.plot import plot_volumes
+
     failures = []
     for named, path in options.outputs().items():
         what = f"{named} {path}"

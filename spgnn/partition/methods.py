@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, get_args
 
 import numpy as np
@@ -16,17 +15,14 @@ from spgnn.files import AnyPath
 from spgnn.layout import Int32Array, Int64Array
 from spgnn.machine import Machine
 from spgnn.partition.labels import check_fixed, check_labels, check_shares
-from spgnn.partition.morton import MORTON, morton
-from spgnn.partition.ours import block, gvb, pagraph, random, stream
-from spgnn.partition.packages import PACKAGES, imported, kahypar, kaminpar, metis, mtkahypar
+from spgnn.partition.morton import morton
+from spgnn.partition.ours import block, random
+from spgnn.partition.packages import PACKAGES, imported
 from spgnn.partition.places import in_places, kinds_of, levels_of
 from spgnn.partition.problem import (
-    LARGEST_IMBALANCE,
     LARGEST_SEED,
     PRESETS,
     Adjacency,
-    Objective,
-    Preset,
     Problem,
     balanced_weights,
     check_parts,
@@ -35,6 +31,7 @@ from spgnn.partition.problem import (
 )
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
 from spgnn.progress import Progress
+from spgnn.registry import LARGEST_IMBALANCE, MORTON, Objective, Preset
 from spgnn.registry import METHODS as REGISTERED
 
 OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their objectives
@@ -42,22 +39,9 @@ OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their obj
 FIXING = (*OURS, "kahypar", "mtkahypar", "mtkahypar-deterministic", "block", "random")
 # Methods whose parts keep their numbers: runs of vertices, and parts that share what they need.
 _NUMBERED = ("block", "random", "pagraph")
-_METHODS: dict[str, Callable[[Problem], Int32Array]] = {
-    "block": block,
-    "random": random,
-    "metis": metis,
-    "metis-volume": partial(metis, volume=True),
-    "kahypar": kahypar,
-    "mtkahypar": mtkahypar,
-    "mtkahypar-deterministic": partial(mtkahypar, deterministic=True),
-    "kaminpar": kaminpar,
-    "gvb": gvb,
-    "stream": stream,
-    "pagraph": pagraph,
-}
+
+
 METHODS = REGISTERED
-for _name, _method in _METHODS.items():
-    METHODS.add(_name, _method)
 
 
 def partition(

@@ -14,7 +14,6 @@ from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.labels import check_shares
 from spgnn.partition.problem import check_parts
 
-MORTON = "morton"  # a method that needs positions, not a graph
 _BITS = 16  # of a coordinate: cells along an edge of the box
 
 

@@ -8,8 +8,9 @@ from spgnn import _native
 from spgnn.errors import InputError, check_integer
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.places import kinds_of
-from spgnn.partition.problem import Preset, Problem, check_columns, part_bounds, without_duplicates
+from spgnn.partition.problem import Problem, check_columns, part_bounds, without_duplicates
 from spgnn.progress import stage
+from spgnn.registry import Preset
 
 MAX_PARTS = 1 << 20
 # What is not named has the default of Options in cut_partition.hpp.

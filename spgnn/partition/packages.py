@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,6 +58,9 @@ def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
         options=options,
     )
     return np.asarray(labels, dtype=np.int32)
+
+
+metis_volume = partial(metis, volume=True)
 
 
 def kahypar(problem: Problem) -> Int32Array:
@@ -120,6 +123,9 @@ def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
     if problem.fixed is not None:
         hypergraph.add_fixed_vertices(problem.fixed.tolist(), problem.parts)
     return np.asarray(hypergraph.partition(context).get_partition(), dtype=np.int32)
+
+
+mtkahypar_deterministic = partial(mtkahypar, deterministic=True)
 
 
 def kaminpar(problem: Problem) -> Int32Array:

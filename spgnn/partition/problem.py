@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +16,11 @@ from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.layout import Float64Array, Int32Array, Int64Array
 from spgnn.memory import processors
 from spgnn.progress import Progress
+from spgnn.registry import MOST_THREADS, Objective, Preset
 
-Objective = Literal["both", "send", "cover"]
-Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
 LARGEST_SEED = 2**31 - 1
-LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
-MOST_THREADS = 1024
 _ALWAYS_ALLOWED = 1 << 16  # parts
 
 

@@ -12,18 +12,11 @@ from spgnn import _native
 from spgnn.errors import check_integer, check_number, memory_for
 from spgnn.layout import Int32Array
 from spgnn.partition.labels import check_edge_labels, check_labels
-from spgnn.partition.problem import (
-    LARGEST_IMBALANCE,
-    LARGEST_SEED,
-    Adjacency,
-    check_parts,
-    check_threads,
-    part_bounds,
-)
+from spgnn.partition.problem import LARGEST_SEED, Adjacency, check_parts, check_threads, part_bounds
 from spgnn.partition.volume import CoverVolume, Report, excess_of_maximum
 from spgnn.progress import Progress
+from spgnn.registry import LARGEST_IMBALANCE
 
-LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
 # Rows and nonzeros together that are read at once; rows of one chunk are taken in random order.
 _CHUNK = 1 << 20
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
 
 import spgnn
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.plan.cli import PlanConfig
+from spgnn.addons.plan.options import PlanConfig
 from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.config import TrainConfig
+from spgnn.registry import COMMANDS
 from tests.train.command import check_help, check_slip
 
 
@@ -48,3 +52,27 @@ def test_addons_are_imported_as_rooms_are():
     for name in ("spgnn.nonsense", "spgnn.recommend.nonsense", "spgnn.addons.nonsense"):
         with pytest.raises(ModuleNotFoundError, match=r"No module named 'spgnn.*nonsense'"):
             import_module(name)
+
+
+# A process of its own: this one has imported everything. `spgnn-partition` ends as `spgnn` does.
+HELP = """
+import sys
+from contextlib import suppress
+from spgnn.__main__ import main
+from spgnn.partition.__main__ import main as partition
+from spgnn.registry import COMMANDS
+for name in COMMANDS:
+    with suppress(SystemExit):
+        main([name, "--help"])
+with suppress(SystemExit):
+    partition(["--help"])
+assert sys.modules.keys().isdisjoint(("torch", "numpy", "scipy", "spgnn._native"))
+"""
+
+
+def test_help_of_every_command_waits_for_neither_torch_nor_numpy():
+    ended = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True, check=True)
+    programs = ["spgnn-partition", *(f"spgnn {name}" for name in COMMANDS)]
+    assert sorted(re.findall(r"^Usage: ([\w -]+?) [-\[A-Z]", ended.stdout, re.M)) == sorted(
+        programs
+    )

@@ -203,9 +203,3 @@ def test_a_report_is_drawn(tmp_path, capsys):
         assert main(["plot", str(report), "--output", str(picture)]) == 2
         assert words in capsys.readouterr().err
         assert not picture.exists()
-
-
-def test_help_names_the_command(capsys):
-    with pytest.raises(SystemExit, match=r"^0$"):
-        main(["train", "--help"])
-    assert "spgnn train" in capsys.readouterr().out

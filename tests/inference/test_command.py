@@ -13,8 +13,7 @@ import torch
 
 from spgnn.__main__ import main
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
-from spgnn.inference.cli import InferConfig
+from spgnn.config import InferConfig, TrainConfig
 from spgnn.train import train
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.comm.jobs import Ended, Forked

@@ -14,10 +14,10 @@ import torch
 import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.config import TrainConfig, Training, options_of
+from spgnn.config import InferConfig, TrainConfig, Training, options_of
 from spgnn.exchange import Codec
 from spgnn.frontend.from_config import training_graph
-from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.inference.cli import infer_to_file
 from spgnn.registry import PLANNERS
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train

@@ -34,9 +34,10 @@ from spgnn.files import AnyPath
 from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
-from spgnn.partition import METHODS, Objective, check_labels, partition, read_labels
+from spgnn.partition import METHODS, check_labels, partition, read_labels
 from spgnn.pattern import described
 from spgnn.progress import ProgressBar
+from spgnn.registry import Objective
 from spgnn.sparse import CSR
 
 _ROWS, _IDS, _NAMES, _ENDS = ("x", "y", *MASKS), "vertex_ids", "vertex_names", "edge_index"

@@ -17,7 +17,11 @@ GRAPH_METHODS.add("vertex_names", "spgnn.addons.io.parquet:vertex_names")
 OPENERS.add("through disk", "spgnn.addons.io.through_disk:open_through_disk")
 COMMANDS.add(
     "download",
-    ("Fetch a public data set and keep it as .npz.", "spgnn.addons.io.downloads:run_download"),
+    (
+        "Fetch a public data set and keep it as .npz.",
+        "spgnn.addons.io.downloads:run_download",
+        "spgnn.addons.io.options:Download",
+    ),
 )
 for _name in ("cora", "citeseer", "pubmed"):
     DOWNLOADS.add(_name, "spgnn.addons.io.downloads:load_planetoid")

@@ -15,21 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 import torch
 
+from spgnn.addons.io.options import Download
 from spgnn.addons.io.text import Grammar, parse_stream
 from spgnn.command import say
 from spgnn.data import Archive, Graph, csr_from_edges, data_directory, download, single_labels
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, reading
-from spgnn.options import Record, command_of, flag, positional
+from spgnn.options import command_of
 from spgnn.progress import Progress, ProgressBar
-from spgnn.registry import DOWNLOADS
 
 PIECE = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
@@ -333,14 +333,6 @@ def _table(
             values = numbers.integers if kind == "i" else numbers.reals
             pieces.append(values.reshape(-1, columns).astype(dtype))
     return np.concatenate(pieces or [np.empty((0, columns or 0), dtype)])
-
-
-@dataclass(frozen=True)
-class Download(Record):
-    """Fetch a public data set and keep it as .npz."""
-
-    name: Annotated[str, positional(", ".join(DOWNLOADS))]
-    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
 
 
 def _download(options: Download) -> None:

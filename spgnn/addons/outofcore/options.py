@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from spgnn.config import Extension, TrainConfig
-from spgnn.exchange import Algorithm
 from spgnn.options import flag, key
 
 _NAMED = "--memory, --spill and --chunks"
@@ -55,6 +54,8 @@ class Storage(Extension):
                 f"--memory: {memory} bytes are less than any process takes by itself; "
                 "give more, with a unit as in 20GB"
             )
+        from spgnn.exchange import Algorithm  # which --help does not wait for
+
         differs = how.order != "auto" or how.recompute_halo or how.plan
         if config.distribution != Algorithm() or differs:
             yield (

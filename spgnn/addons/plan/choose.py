@@ -28,9 +28,9 @@ from spgnn.errors import InputError
 from spgnn.exchange import COVERS, Algorithm
 from spgnn.layout import Int32Array
 from spgnn.machine import Machine
-from spgnn.partition import OURS, Objective
+from spgnn.partition import OURS
 from spgnn.progress import Progress
-from spgnn.registry import SCHEMES
+from spgnn.registry import SCHEMES, Objective
 
 # Options of training that plans choose.
 CHOSEN = (

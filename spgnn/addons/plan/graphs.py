@@ -17,8 +17,9 @@ from spgnn.data import GraphSource, MemorySource, add_self_loops, labelled, seed
 from spgnn.errors import InputError
 from spgnn.files import digest
 from spgnn.layout import Int32Array, Int64Array
-from spgnn.partition import Objective, Preset, partition, read_labels, write_labels
+from spgnn.partition import partition, read_labels, write_labels
 from spgnn.progress import Progress
+from spgnn.registry import Objective, Preset
 from spgnn.sparse import CSR
 
 # Part of every key: labels of a partitioner that has changed are others.

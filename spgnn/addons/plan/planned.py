@@ -24,8 +24,9 @@ from spgnn.exchange import Algorithm
 from spgnn.frontend import Opened, Placement
 from spgnn.layout import Int32Array
 from spgnn.machine import Machine, read_machine
-from spgnn.partition import METHODS, Objective, read_labels
+from spgnn.partition import METHODS, read_labels
 from spgnn.progress import ProgressBar
+from spgnn.registry import Objective
 from spgnn.train import gathered, tried_seconds
 
 LARGEST_FILE = 1 << 28

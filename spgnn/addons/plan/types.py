@@ -16,7 +16,8 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.frontend import Placement
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
-from spgnn.partition import METHODS, OURS, Objective
+from spgnn.partition import METHODS, OURS
+from spgnn.registry import Objective
 from spgnn.sparse import CSR
 
 _ALGORITHMS = Algorithm(), Algorithm(cover="minimum"), Algorithm(cover="row")  # whole rows first

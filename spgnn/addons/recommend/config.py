@@ -14,9 +14,8 @@ from spgnn.config import Job as UsualJob
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Scheme
-from spgnn.exchange import CoverChoice
 from spgnn.options import Configuration, Record, flag, key, rare
-from spgnn.registry import SCHEMES
+from spgnn.registry import SCHEMES, CoverChoice
 
 RecipeName = Literal["none", "gowalla", "yelp2018", "amazon-book"]
 

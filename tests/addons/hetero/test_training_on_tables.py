@@ -12,8 +12,8 @@ import pytest
 
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
-from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.config import InferConfig, TrainConfig
+from spgnn.inference.cli import infer_to_file
 from spgnn.testing import run_ranks
 from spgnn.train import train
 from tests.addons.hetero.test_tables import change, content, tables

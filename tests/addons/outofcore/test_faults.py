@@ -21,13 +21,12 @@ from spgnn.addons.outofcore.model import ChunkedModel, MomentGradients
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
+from spgnn.config import InferConfig, TrainConfig
 from spgnn.data.load import load_dataset
 from spgnn.data.shards import write_shards
 from spgnn.direct import DirectFile, Transfers, pages_held
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
-from spgnn.inference.cli import InferConfig
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.run import train

@@ -13,12 +13,13 @@ from spgnn.addons.outofcore import budget
 from spgnn.addons.outofcore.budget import ORDER, Budget
 from spgnn.addons.outofcore.tables import Placement
 from spgnn.comm import connect
+from spgnn.config import InferConfig
 from spgnn.data import Graph
 from spgnn.data.load import load_dataset
 from spgnn.data.npz import write_npz
 from spgnn.data.shards import write_shards
 from spgnn.direct import DirectFile
-from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.inference.cli import infer_to_file
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from tests.addons.outofcore.runs import SMALL, check_equal, reports, task_of

@@ -13,10 +13,10 @@ from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.addons.plan import predict
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
+from spgnn.config import InferConfig, TrainConfig
 from spgnn.data import open_source
 from spgnn.frontend.from_config import training_graph
-from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.inference.cli import infer_to_file
 from spgnn.testing import run_ranks
 from spgnn.train.run import task_of
 from tests.addons.outofcore.runs import reports
