@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from spgnn import data
 from spgnn.command import plural, say
 from spgnn.errors import InputError, shortened, suggestion
 from spgnn.files import check_new_directory, check_writable, scratch_directory
@@ -19,8 +20,7 @@ from spgnn.progress import ProgressBar
 from spgnn.registry import OPENERS
 
 if TYPE_CHECKING:  # imported where it is used: --help waits for none of it
-    from spgnn.data.graph import GraphBlock, LabelKind
-    from spgnn.data.source import GraphSource
+    from spgnn.data.graph import LabelKind
     from spgnn.layout import Int32Array
 
 
@@ -84,15 +84,13 @@ def _info(options: Info) -> None:
 
 
 def _info_of_one(options: Info) -> None:
-    from spgnn.data.graph import MASKS, label_kind, labelled
-    from spgnn.data.load import open_source
-    from spgnn.data.shards import ShardDirectory
+    from spgnn.data.graph import label_kind
 
     longest = empty = with_label = 0
     of_labels, chosen = "classes", Counter[str]()
     with ProgressBar() as progress:
-        source = open_source(options.graph, options.data_dir, progress=progress)
-        if options.check and isinstance(source, ShardDirectory):
+        source = data.open_source(options.graph, options.data_dir, progress=progress)
+        if options.check and isinstance(source, data.ShardDirectory):
             source.check(progress)
         meta = source.meta
         for block in _blocks(source):
@@ -100,15 +98,15 @@ def _info_of_one(options: Info) -> None:
             longest = max(longest, int(lengths.max(initial=0)))
             empty += int((lengths == 0).sum())
             if block.y is not None:
-                with_label += int(labelled(block.y).sum())
+                with_label += int(data.labelled(block.y).sum())
                 of_labels = _OF_LABELS[label_kind(block.y)]
             first = block.select_split() if block.splits else None
-            masks = {name: getattr(first, name, None) for name in MASKS}
+            masks = {name: getattr(first, name, None) for name in data.MASKS}
             chosen.update({name: int(m.sum()) for name, m in masks.items() if m is not None})
     kind = "directed" if meta.directed else "undirected"
     words = ", bag of words" if meta.bag_of_words else ""
     features = f"{meta.features} ({'sparse' if meta.sparse_features else 'dense'}{words})"
-    split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in MASKS)
+    split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in data.MASKS)
     split += f", the first of {meta.splits}" if meta.splits > 1 else ""
     labels = f"{meta.classes} {of_labels}, {with_label:,} vertices labelled"
     rows = {
@@ -125,11 +123,9 @@ def _info_of_one(options: Info) -> None:
         say(f"{key:>12}  {value}")
 
 
-def _blocks(source: GraphSource) -> Iterator[GraphBlock]:
+def _blocks(source: data.GraphSource) -> Iterator[data.GraphBlock]:
     """All rows, those of a directory mapped part by part."""
-    from spgnn.data.shards import ShardDirectory
-
-    if isinstance(source, ShardDirectory):
+    if isinstance(source, data.ShardDirectory):
         yield from (source.block(part) for part in range(source.meta.parts))
     else:
         yield source.graph().block(0, source.meta.vertices)
@@ -143,15 +139,13 @@ _OF_LABELS: dict[LabelKind, str] = {
 
 
 def _shard(options: Shard) -> None:
-    from spgnn.data.load import open_source
-    from spgnn.data.shards import check_parts, write_shards
-    from spgnn.data.source import MemorySource
+    from spgnn.data.shards import check_parts
 
     check_new_directory(options.output, "--output")
     uncut = None
     with ProgressBar() as progress, ExitStack() as stack:
         if options.memory is None:
-            source = open_source(options.graph, options.data_dir, progress=progress)
+            source = data.open_source(options.graph, options.data_dir, progress=progress)
         else:
             beside = Path(options.output).absolute().parent
             scratch = scratch_directory(beside, f"--output {options.output}")
@@ -168,29 +162,27 @@ def _shard(options: Shard) -> None:
         check_parts(parts, source.meta.vertices, "--parts")
         if uncut is None and options.symmetrise and source.meta.directed:
             graph = source.graph().symmetrised()
-            source = MemorySource(graph, write_ids=source.write_ids)
+            source = data.MemorySource(graph, write_ids=source.write_ids)
         whole = parts == 1 and options.partition == "block" and options.split is None
         if uncut is not None and whole and uncut.exists():
             uncut.rename(options.output)
         else:
             labels = _labels(source, options)
-            write_shards(source, labels, parts, options.output, progress, split=options.split)
+            data.write_shards(source, labels, parts, options.output, progress, split=options.split)
     say(f"{options.output}: {source.meta.vertices:,} vertices in {plural(parts, 'part')}")
 
 
-def _labels(source: GraphSource, options: Shard) -> Int32Array | None:
+def _labels(source: data.GraphSource, options: Shard) -> Int32Array | None:
     """The part of each vertex, from a file or a method."""
     if options.partition == "block":
         return None
-    from spgnn.data.shards import ShardDirectory
     from spgnn.partition import METHODS, partition, read_labels
 
     if options.partition in METHODS:
-        pattern = source.pattern() if isinstance(source, ShardDirectory) else source.structure()
         labels, _ = partition(
-            pattern,
+            source.pattern() if isinstance(source, data.ShardDirectory) else source.structure(),
             options.parts,
-            method=options.partition,
+            options.partition,
             imbalance=options.imbalance,
             seed=options.seed,
         )

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
+from spgnn import exchange, graph, nn  # doors, which import nothing yet: --help needs no torch
 from spgnn.errors import InputError, suggestion
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
 from spgnn.registry import (
     BACKENDS,
     BITS,
     CODECS,
+    LEAST_SAMPLE,
     MODELS,
     REDUCTIONS,
     SCHEMES,
@@ -25,13 +27,10 @@ from spgnn.registry import (
     Strategy,
 )
 
-if TYPE_CHECKING:  # imported where it is used: options are read, and --help printed, without torch
-    from torch import nn
+if TYPE_CHECKING:
+    from torch.nn import Module
 
     from spgnn.comm import Communicator
-    from spgnn.exchange import Algorithm as Distribution
-    from spgnn.exchange import Codec
-    from spgnn.nn import Convolution, Network
 
 Number = TypeVar("Number", int, float)
 Added = TypeVar("Added", bound="Extension")
@@ -49,7 +48,6 @@ METRICS_OF = {
 }
 METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
 LONGEST_NUMBER = 20
-LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
 
 
 def _digits(text: str) -> int | None:
@@ -244,10 +242,8 @@ class Messages(Record):
         return epochs
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> exchange.Codec:
         """The codec of these options alone; the exact one where nothing is lost nor late."""
-        from spgnn.exchange import Codec
-
         bits = _schedule(
             "--bits",
             self.bits,
@@ -263,10 +259,10 @@ class Messages(Record):
         delay, least = self.epochs_late, min(value for _, value in bits)
         samples = any(share < 1 for _, share in sampling)
         if least == 32 and not samples and delay == 0:
-            return Codec()
+            return exchange.Codec()
         if self.error_feedback and least < 2:
             raise InputError("--error-feedback needs --bits 2 or more: 1 loses more than it sends")
-        return Codec(
+        return exchange.Codec(
             bits=bits,
             feedback=self.error_feedback,
             delay=delay,
@@ -325,9 +321,9 @@ class Model(Record):
     ] = 0.0
 
     @property
-    def registered(self) -> type[Network]:
+    def registered(self) -> type[nn.Network]:
         """The class of the model."""
-        result: type[Network] = MODELS[self.model]
+        result: type[nn.Network] = MODELS[self.model]
         return result
 
     @property
@@ -367,11 +363,9 @@ class Model(Record):
         return not self.attends and not self.reduces_rows and not self.uses_edges
 
     @property
-    def layer(self) -> type[Convolution]:
+    def layer(self) -> type[nn.Convolution]:
         """The class of its layers, of a stack of them."""
-        from spgnn.nn import Convolution
-
-        kind: type[Convolution] = getattr(self.registered, "convolution", Convolution)
+        kind: type[nn.Convolution] = getattr(self.registered, "convolution", nn.Convolution)
         return kind
 
     @property
@@ -388,19 +382,15 @@ class Model(Record):
             return True
         import torch
 
-        from spgnn.nn import Stack
-
         with torch.device("meta"):  # a registered model may have norms that no flag tells of
             widths = [2 * self.heads] * (min(self.layers, 2) + 1)
             network: Any = self.registered.of(widths, **self.options)
-        return isinstance(network, Stack) and network.needs_all_rows
+        return isinstance(network, nn.Stack) and network.needs_all_rows
 
     @property
     def aggregates_several_times(self) -> bool:
         """True if its layers do more than one product."""
-        from spgnn.nn import Convolution
-
-        return self.layer.forward is not Convolution.forward
+        return self.layer.forward is not nn.Convolution.forward
 
     @property
     def reduces_rows(self) -> bool:
@@ -551,11 +541,11 @@ class Job(Record):
 class Extension(Record):
     """Base of records that are registered for ``TrainConfig``, and of what they change there."""
 
-    def distribution(self, config: TrainConfig, how: Distribution) -> Distribution:
+    def distribution(self, config: TrainConfig, how: exchange.Algorithm) -> exchange.Algorithm:
         """The scheme, where `how` would be taken without the extension."""
         return how
 
-    def codec(self, config: TrainConfig, codec: Codec) -> Codec:
+    def codec(self, config: TrainConfig, codec: exchange.Codec) -> exchange.Codec:
         """The codec of messages, in place of `codec`."""
         return codec
 
@@ -563,7 +553,7 @@ class Extension(Record):
         """The option of the extension that changes the first layer's features in each epoch."""
         return None
 
-    def model(self, config: TrainConfig, layers: nn.Module, classes: int, width: int) -> nn.Module:
+    def model(self, config: TrainConfig, layers: Module, classes: int, width: int) -> Module:
         """The model, of layers that take features of some width."""
         return layers
 
@@ -602,18 +592,16 @@ class TrainConfig(Configuration):
     job: Job = field(default_factory=Job)
 
     @property
-    def distribution(self) -> Distribution:
+    def distribution(self) -> exchange.Algorithm:
         """The scheme; where the cover is left open, with the one that moves less."""
         is_open = self.algorithm.cover == "auto" and self.whole_rows is None
         return self._by_rows.for_products if is_open else self._by_rows
 
     @property
-    def _by_rows(self) -> Distribution:
+    def _by_rows(self) -> exchange.Algorithm:
         """The scheme, with whole rows where the cover is left open."""
-        from spgnn.exchange import Algorithm as Distribution
-
         how = self.algorithm
-        result = Distribution(
+        result = exchange.Algorithm(
             how.algo,
             how.c,
             how.exchange,
@@ -629,7 +617,7 @@ class TrainConfig(Configuration):
         return result
 
     @property
-    def codec(self) -> Codec:
+    def codec(self) -> exchange.Codec:
         """The codec, which compresses or delays messages."""
         result = self.messages.codec
         for extension in self.extensions:
@@ -708,10 +696,8 @@ class TrainConfig(Configuration):
         hidden = model.layers - 1 + bool(model.registered.linear_end)
         return [features, *[model.hidden] * hidden, outputs]
 
-    def network(self, features: int, outputs: int) -> Network:
+    def network(self, features: int, outputs: int) -> nn.Network:
         """The model, its weights drawn from the seed."""
-        from spgnn.graph import RECIPES
-
         model = self.model
         order, options = self.algorithm.order, model.options
         if order != "auto":  # which others than GCN do not know
@@ -726,7 +712,7 @@ class TrainConfig(Configuration):
         matrix = int(network.loops), network.normalisation
         for layer in getattr(network, "convolutions", ()):
             wants = getattr(layer, "normalisation", None)
-            if wants is not None and RECIPES[wants] != matrix:
+            if wants is not None and graph.RECIPES[wants] != matrix:
                 raise InputError(
                     f"--model {model.model}: its layers take the matrix {wants!r}, and it is "
                     f"registered with normalisation {matrix[1]!r}, loops {network.loops}"

@@ -370,7 +370,7 @@ def read_options(
 
 
 def show_help(kind: type[Record] | type[Configuration], program: str) -> None:
-    """Print what ``--help`` prints, and end the process; nothing but options is imported."""
+    """Print the help of a program, and end the process."""
     if issubclass(kind, Configuration):
         kind.given(["--help"], program)
     else:

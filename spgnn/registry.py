@@ -80,6 +80,8 @@ Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
 BITS = (32, 16, 8, 4, 2, 1)
+# Drawn rows stand for all others: as 1/p of themselves, which has to be a number of their dtype.
+LEAST_SAMPLE = 1e-9
 LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
 MORTON = "morton"  # a method that needs positions, not a graph
 LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that

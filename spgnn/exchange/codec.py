@@ -19,7 +19,7 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
 from spgnn.exchange.transport import GOLDEN, ODD, Step
-from spgnn.registry import BITS, CODECS
+from spgnn.registry import BITS, CODECS, LEAST_SAMPLE
 
 Number = TypeVar("Number", int, float)
 ByEpoch = tuple[tuple[int, Number], ...]
@@ -27,8 +27,6 @@ ByEpoch = tuple[tuple[int, Number], ...]
 
 # With one bit, the loss of a row can be as large as the row, and is added to it again.
 LEAST_WITH_FEEDBACK = 2
-# Drawn rows stand for all others: as 1/p of themselves, which has to be a number of their dtype.
-LEAST_SAMPLE = 1e-9
 MEASURED_EVERY = 10
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from spgnn import data
 from spgnn.command import LARGEST, plural, run, say
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
@@ -196,12 +197,11 @@ def _check_names(options: Options) -> None:
 
 def _check_outputs(options: Options) -> None:
     """Refuse what would fail, or overwrite what is read, only after the long work."""
-    from spgnn.data.load import data_directory
     from spgnn.partition.plot import check_plot
 
     sources = [
         ("the graph", options.graph),
-        ("the graph", str(data_directory() / f"{options.graph}.npz")),
+        ("the graph", str(data.data_directory() / f"{options.graph}.npz")),
         ("--labels", options.labels),
         ("--edge-labels", options.edge_labels),
         ("--refine-from", options.refine_from),
@@ -231,15 +231,12 @@ def _check_outputs(options: Options) -> None:
 
 def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None, Columns]:
     """The matrix, the training mask, and ids that are no strings; a graph on disk is mapped."""
-    from spgnn.data.load import is_graph_file, load_dataset
-    from spgnn.data.shards import open_shards
-
     typed = OPENERS["several types"](path) if "several types" in OPENERS else None
     if typed is not None:
         return typed.adjacency, None, typed.columns
-    if os.path.isdir(path) and not is_graph_file(path):
-        return open_shards(path).pattern(), None, {}
-    graph = load_dataset(path)
+    if os.path.isdir(path) and not data.is_graph_file(path):
+        return data.open_shards(path).pattern(), None, {}
+    graph = data.load_dataset(path)
     mask = None if graph.train_mask is None else graph.select_split(0).train_mask
     ids = {} if graph.vertex_ids is None else {"id": graph.vertex_ids.numpy()}
     return graph.adjacency, None if mask is None else mask.numpy(), ids

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from spgnn.data.generators import generate_block_model
 from spgnn.data.load import load_dataset
 from spgnn.partition import __main__ as cli
-from spgnn.partition import cut_vertices, partition, read_labels
+from spgnn.partition import cut_vertices, methods, partition, read_labels
 from spgnn.partition.__main__ import main
 from tests.comm.jobs import Forked
 from tests.partition.oracle import community_graph
@@ -269,13 +269,13 @@ def test_what_cannot_be_written_keeps_nothing_else_from_it(
 ):
     """The directory goes away during the work: the table and the other files are there."""
     (tmp_path / "gone").mkdir()
-    partition = cli.partition
+    partition = methods.partition
 
     def slow(*arguments, **options):
         (tmp_path / "gone").rmdir()
         return partition(*arguments, **options)
 
-    monkeypatch.setattr(cli, "partition", slow)
+    monkeypatch.setattr(methods, "partition", slow)
     lost, kept = str(tmp_path / "gone" / "labels"), str(tmp_path / "json")
     assert main([graph_file, "--parts", "2", "--method", "block", "--output", lost,
                  "--json", kept]) == 2  # fmt: skip
@@ -318,7 +318,7 @@ def test_an_interrupt_ends_with_130_and_one_line(graph_file, tmp_path, monkeypat
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "partition", interrupted)
+    monkeypatch.setattr(methods, "partition", interrupted)
     assert main([graph_file, "--parts", "4", "--output", str(tmp_path / "labels")]) == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert os.listdir(tmp_path) == ["graph.npz"]
