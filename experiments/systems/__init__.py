@@ -4,12 +4,23 @@ Programs in ``experiments/`` begin with ``import systems``. A program elsewhere 
 folder's parent in ``PYTHONPATH``. Systems import from the doors of spgnn's rooms alone.
 """
 
-from spgnn.registry import CODECS, DATASETS, MODELS, MODES, SAMPLERS, SCHEMES, SECTIONS, TABLES
+from spgnn.registry import (
+    CODECS,
+    DATASETS,
+    METHODS,
+    MODELS,
+    MODES,
+    SAMPLERS,
+    SCHEMES,
+    SECTIONS,
+    TABLES,
+)
 
 for _name in ("reddit", "amazon", "protein", "papers", "products"):
     DATASETS.add(f"{_name}-like", "systems.stand_ins:load_stand_in")
 DATASETS.add("expanded-COPIES-NAME", "systems.stand_ins:load_expanded")
 
+METHODS.add("graph-vb", "systems.graph_vb:graph_vb")  # Acer et al., of ICPP'24
 SCHEMES.add("1.5d-replicated", "systems.icpp24:REPLICATED")  # ICPP'24
 
 SCHEMES.add("vertex-cut with clones", "systems.clones:SCHEME")  # DistGNN
