@@ -93,23 +93,6 @@ def test_command(tmp_path):
     assert f"{100 * (never['score'] - exact['score']):+.2f}" in line
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (words("exact", "--hiden 1"), "--hiden 1: .*--hidden"),
-        (
-            words("--recompute-halo --layers 1"),
-            "--recompute-halo --layers 1: --recompute-halo needs",
-        ),
-        (words("--delay 100"), "--delay 100: --delay 100 must be"),
-        (["--checkpoint", "x"], "exact: --checkpoint is not known here"),
-    ],
-)
-def test_refused_before_training(given, said):
-    with pytest.raises(InputError, match=said):
-        tradeoff.Comparison.of(given).check(2)
-
-
 def test_refused_for_their_data_or_places(tmp_path):
     check_refused(command(tmp_path, "--plot", tmp_path / "x.doc"), "suffix .doc")
     nowhere = tmp_path / "nowhere" / "x.json"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from systems.columns import SumAtOwners
 
 import spgnn
 from spgnn import CSR
-from spgnn.addons.batches import Counts, Draw, NeighborLoader
-from spgnn.addons.diskbatches.batch_seconds import PARTS, BatchSeconds
+from spgnn.addons.batches import Draw, NeighborLoader
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.exchange import EXACT
 from spgnn.nn import GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
 from tests.addons.batches.test_ranks import loader_of
@@ -132,28 +128,3 @@ def check_first_layer(rank: int) -> None:
 def test_what_is_refused():
     run_ranks(check_refused, 4)
     run_ranks(check_first_layer, 2)
-
-
-def moved(rank: int) -> dict[str, float]:
-    """A sum at the owners and its adjoint, on a clock that ticks whenever it is read."""
-    comm, at = connect(), count()
-    sums = SumAtOwners([1] * 3, comm, Counts())
-    comm.ledger.clock = lambda: float(next(at))
-    clock = BatchSeconds(comm, lambda: (0.0, 0.0))
-    clock.begin()
-    sums.forward(torch.ones(3, 2), EXACT)
-    clock.lap("forward")
-    forward = clock.epochs[0]["fetch"]
-    sums.adjoint(torch.ones(1, 2), EXACT)
-    clock.lap("backward")
-    both = comm.ledger.of("alltoall").seconds
-    return {**clock.epochs[0], "sums": forward, "blocked": both}
-
-
-def test_gathered_gradients_are_fetched():
-    """The adjoint of columns' sums is an all-gather: it counts as the all-to-all does."""
-    for parts in run_ranks(moved, 3):
-        assert 0 < parts["sums"] < parts["fetch"] == parts["blocked"]
-        total = sum(parts[name] for name in ("forward", "backward", "fetch"))
-        assert total == sum(parts[name] for name in PARTS)
-        assert all(seconds == int(seconds) for seconds in parts.values())

@@ -50,17 +50,6 @@ def test_stored_neighbourhoods_train_as_those_sampled_again(path, tmp_path, task
     assert not list(tmp_path.iterdir())
 
 
-def test_packed_batches_train_as_those_in_memory(path, tmp_path):
-    disk = {"store": "disk", "store_dir": str(tmp_path)}
-    ways = ({"pack": 10**7, "superbatch": 3}, {"pack": 9000, "pack_epochs": 2, "cache": 300})
-    for task in ({}, {"task": "links", "batch_size": 60, "epochs": 2}):
-        wanted = numbers(run(path, **task))
-        for way in ways:
-            for one, other in zip(wanted, numbers(run(path, **task, **disk, **way)), strict=True):
-                assert one == pytest.approx(other, rel=1e-5), way  # evaluation goes another way
-    assert not list(tmp_path.iterdir())
-
-
 INVARIANT: dict[str, dict[str, Any]] = {
     "fastgcn": {"sampler": "fastgcn", "num_neighbors": "30,20"},
     "columns": {"distributed": "columns", "superbatch": 2, "model": "gcn", "clip": 0.5},

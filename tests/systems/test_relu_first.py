@@ -1,4 +1,4 @@
-"""The GAT of DistGNN-MB: its formula on dense matrices, under each cover, and by the commands."""
+"""The GAT of DistGNN-MB: its formula on dense matrices, under each cover."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from systems.relu_first import ReluFirstConv
 from torch import Tensor, nn
 
 import spgnn
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from tests.nn.test_gat import HEADS, SLOPE, WIDTH, WITH_LOOPS, N, data, features
 
@@ -58,13 +56,3 @@ def check(rank: int, cover: str) -> None:
 def test_the_layer_is_its_formula(ranks, cover):
     pytest.importorskip("torch_geometric")
     run_ranks(check, ranks, cover)
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, MiniBatchConfig])
-def test_commands_know_the_model(kind):
-    flags = ["--model", "gat-relu-first", "--heads", "4", "--set", "model.attention-dropout=0.1"]
-    config = kind.read([*flags, "--hidden", "8"])
-    config.check(1)
-    layers = config.model.registered.of([5, 8, 3], **config.model.options).convolutions
-    assert [type(each) for each in layers] == [ReluFirstConv] * 2
-    assert [each.heads for each in layers] == [4, 4]

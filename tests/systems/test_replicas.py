@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from spgnn.comm import SoloCommunicator, connect
 from spgnn.testing import run_ranks
 from tests.addons.batches.graphs import N
 from tests.addons.batches.test_ranks import FANOUTS, assert_same, graph, loader_of
-from tests.addons.diskbatches.test_minibatch import SHORT, numbers, trained
+from tests.addons.diskbatches.test_minibatch import SHORT, numbers
 from tests.training import write_dataset
 
 
@@ -78,15 +77,3 @@ def test_one_rank_trains_as_a_whole_graph_does(tmp_path):
         # The mean over seeds, of which the last step has fewer; the other is that over steps.
         del one["loss"], same["loss"]
         assert one == pytest.approx(same, rel=1e-5)
-
-
-def both(rank: int, path: Path) -> tuple[Any, Any]:
-    flags = {"partition": "pagraph", "model": "gcn", "sampler": "labor"}
-    exact = trained(path, distributed="exact", seeds="own", **flags)
-    return numbers(exact), numbers(trained(path, distributed="replicated", **flags))
-
-
-def test_losses_are_those_of_exact_fetching(tmp_path):
-    for exact, replicated in run_ranks(both, 3, write_dataset(tmp_path / "graph.npz")):
-        for one, same in zip(replicated, exact, strict=True):
-            assert one == pytest.approx(same, rel=1e-5)

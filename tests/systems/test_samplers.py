@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -139,21 +140,16 @@ def test_saint_draws(count):
     rows = np.repeat(np.arange(6), pattern.row_lengths.numpy())
     A[rows, pattern.indices.numpy()] = 1 / pattern.row_lengths.numpy()[rows]
     masses = (A**2).sum(axis=0)
-    walks: dict[tuple[int, ...], float] = {}
-    for a in range(6):
-        for b in range(6):
-            for c in range(6):
-                key = tuple(sorted({a, b, c}))
-                walks[key] = walks.get(key, 0) + A[a, b] * A[b, c] / 6
+    walks, edges = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
+    for a, b, c in product(range(6), repeat=3):
+        walks[tuple(sorted({a, b, c}))] += A[a, b] * A[b, c] / 6
+    for a, b in product(range(6), repeat=2):
+        edges[tuple(sorted({a, b}))] += A[a, b] / 6
     expected = {
         "node": {(v,): masses[v] / masses.sum() for v in range(6)},
-        "edge": {},
+        "edge": edges,
         "walk": walks,
     }
-    for a in range(6):
-        for b in range(6):
-            key = tuple(sorted((a, b)))
-            expected["edge"][key] = expected["edge"].get(key, 0) + A[a, b] / 6
     for method, all_chances in expected.items():
         chances = {key: chance for key, chance in all_chances.items() if chance > 0}
         sampler = SaintSampler(pattern, method, 1)

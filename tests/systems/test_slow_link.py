@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from systems.slow_link import throttled
 
-from spgnn import InputError
-from spgnn.comm import SoloCommunicator, connect
+from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests.comm import protocol
@@ -89,31 +86,3 @@ def test_seconds_are_those_of_the_formulas():
             },
             abs=1e-8,
         )
-
-
-def test_whoever_waits_sleeps():
-    def measure(rank: int) -> float:
-        comm = throttled(connect(), 0.008, 0.05)
-        buffer = torch.zeros(25_000)  # 0.1 s
-        comm.barrier()
-        start = time.monotonic()
-        comm.broadcast(buffer, 0).wait()
-        assert comm.link_seconds >= 0.1
-        assert 0 < comm.waited["broadcast", comm.group.name] <= time.monotonic() - start
-        return time.monotonic() - start
-
-    assert min(run_ranks(measure, 2, backend="shm")) >= 0.15
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"gigabits": 0}, "a link of 0 Gb/s"),
-        ({"gigabits": 1, "inside": (1, -1)}, "a link of 1 Gb/s and -1 s"),
-        ({"gigabits": 1, "ranks_a_node": 0}, "ranks_a_node must be 1"),
-        ({"gigabits": 1, "clock": "sun"}, "clock"),
-    ],
-)
-def test_a_link_that_cannot_be_is_refused(options, said):
-    with pytest.raises(InputError, match=said):
-        throttled(SoloCommunicator(), **options)
