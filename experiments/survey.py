@@ -28,6 +28,8 @@ from spgnn.options import Record, flag, read_options
 HERE = Path(__file__).parent
 # Program, and its options; {P} are the ranks, DIR is a directory, with the graph in one part.
 DISK = "--store disk --set storage.store-dir=DIR"
+# Where most rows are others' and wide, memory is that of received rows.
+SAR = "--nproc {P} --partition random --model gat --heads 4 --hidden 256 --epochs 10 "
 SYSTEMS = {
     "neugraph": ("gcn", "--nproc {P} --chunks 2"),
     "roc": ("gcn", "--nproc {P} --cover column --set algorithm.rebalance=3"),
@@ -36,7 +38,8 @@ SYSTEMS = {
     "flexgraph": ("gcn", "--nproc {P} --cover row"),
     "dorylus": ("gcn", "--nproc {P} --delay 1"),
     "distgnn": ("gcn", "--nproc {P} --algo vertex-cut --partition libra --delay 5 --delay-bins 5"),
-    "sar": ("gcn", "--nproc {P} --schedule peers --buffer 1MB"),
+    "sar": ("gcn", SAR + "--schedule peers --buffer 1MB"),
+    "sar-at-once": ("gcn", SAR),
     "mg-gcn": ("gcn", "--nproc {P} --cover column"),
     "salient": ("minibatch", "--set sampling.workers=2"),
     "agl": ("minibatch", DISK + " --set storage.pack=1GB --set sampling.fixed=true"),
@@ -87,9 +90,12 @@ class Options(Record):
 def measure(name: str, options: Options, directory: Path) -> Row:
     """One system's row, or why there is none."""
     program, flags = SYSTEMS[name]
-    words = ["--dataset", options.dataset, *f"{EPOCHS[program]} {DATA}".split()]
+    words = ["--dataset", options.dataset, *DATA.split()]
+    own, common = flags.format(P=options.ranks).split(), EPOCHS[program].split()
+    for option, value in zip(common[::2], common[1::2], strict=True):
+        words += [] if option in own else [option, value]
     words += BATCHES.split() if program == "minibatch" else []
-    words += flags.format(P=options.ranks).split()
+    words += own
     print(f"{name}: experiments/{program}.py {' '.join(words)}", flush=True)
     report = directory / f"{name}.json"
     command = [word.replace("DIR", str(directory)) for word in words]

@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
+import distgnn
 import distgnn_mb
 import pytest
 
@@ -61,3 +62,13 @@ def test_scaling_of_both_models(tmp_path):
 def test_what_is_wrong_is_said(words, said, capfd):
     assert distgnn_mb.main(words) == 2
     assert said in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_late_messages_of_one_cut(tmp_path):
+    words = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--output", str(tmp_path)]
+    assert distgnn.main([*words, "--ranks", "2", "--epochs", "12"]) == 0
+    with (tmp_path / "distgnn.csv").open() as file:
+        moved = {row["way"]: float(row["MB an epoch"]) for row in csv.DictReader(file)}
+    assert moved["0c"] == 0 < moved["cd-5"] < moved["cd-5 with means"] < moved["cd-0"]
+    assert moved["nothing sent"] == 0 < moved["synchronous"] == moved["Dorylus"]

@@ -243,21 +243,9 @@ def found(config: TrainConfig) -> tuple[list[float], int, np.ndarray]:
 
 def base(directory: Path, **flags: object) -> TrainConfig:
     path = write_dataset(directory / "graph.npz")
-    return TrainConfig.of(
-        **{
-            "dataset": path,
-            "epochs": EPOCHS,
-            "eval_every": 5,
-            "hidden": HIDDEN,
-            "layers": 3,
-            "partition": "block",
-            "dtype": "float64",
-            "prune": False,
-            "lr": 0.05,
-            "seed": 3,
-            **flags,
-        }
-    )
+    how = {"dataset": path, "epochs": EPOCHS, "eval_every": 5, "hidden": HIDDEN, "layers": 3}
+    how |= {"partition": "block", "dtype": "float64", "prune": False, "lr": 0.05, "seed": 3}
+    return TrainConfig.of(**how | flags)
 
 
 @pytest.mark.parametrize(
