@@ -38,8 +38,9 @@ class CorrectedTrainer(BatchTrainer):
         super().__init__(task, config, comm, *more)
         how = config.options
         self._every, self._corrections, self._round = how.correct_every, how.correct_steps, 0
-        server: Any = task.part_loader(Server()).strategy
-        self._server, self._batches = server.loader, server.steps
+        if self._corrections:
+            server: Any = task.part_loader(Server()).strategy
+            self._server, self._batches = server.loader, server.steps
         optimizer = OPTIMIZERS[config.training.optimizer]
         self._corrector = optimizer(task.parameter_groups(), lr=config.training.lr)
         self._steps_agree = False
