@@ -27,17 +27,9 @@ template <int kRows, int kVectors, bool kPasses>
 [[gnu::noinline]] void product_tile(const GemmProduct& a, i64 row, const float* w,
                                     const ColumnPanel& panel, const float* const (&next)[2]) {
   FloatVector sums[kRows][kVectors] = {};
-  if (kRows == kTileRows) {
-    for (int v = 0; v < kVectors; ++v) {
-      const GemmColumns& to = panel.to[v];
-      for (int r = 0; r < kRows; ++r) {
-        __builtin_prefetch(to.z + (row + kRows + r) * to.stride, 1);
-        if (kPasses) {
-          __builtin_prefetch(panel.y + v * kLanes + (row + kRows + r) * panel.y_stride);
-        }
-      }
-    }
-  }
+  // What the next tile writes and passes is fetched bit by bit: many lines at once would wait.
+  constexpr int kTargets = kRows == kTileRows ? kVectors * (kPasses ? 2 : 1) : 0;
+  int fetched = 0;
   for (int term = 0; term < 2; ++term) {
     const i64 depth = a.x[term].columns, stride = a.x[term].stride;
     const float* x = a.x[term].rows + row * stride;
@@ -48,6 +40,14 @@ template <int kRows, int kVectors, bool kPasses>
         line += kRows * kLineFloats;
       }
       const i64 end = begin + kLineFloats < depth ? begin + kLineFloats : depth;
+      for (const int last = end < depth ? fetched + 1 : kTargets;
+           fetched < last && fetched < kTargets; ++fetched) {
+        const int v = fetched % kVectors;
+        const bool passes = fetched >= kVectors;
+        const i64 to = passes ? panel.y_stride : panel.to[v].stride;
+        const float* first = passes ? panel.y + v * kLanes : panel.to[v].z;
+        for (int r = 0; r < kRows; ++r) __builtin_prefetch(first + (row + kRows + r) * to);
+      }
       for (i64 k = begin; k < end; ++k, w += kVectors * kLanes) {
         FloatVector weights[kVectors];
         for (int v = 0; v < kVectors; ++v) weights[v] = load_vector<FloatVector>(w + v * kLanes);
@@ -58,15 +58,17 @@ template <int kRows, int kVectors, bool kPasses>
       }
     }
   }
-  for (int v = 0; v < kVectors; ++v) {
-    const GemmColumns& to = panel.to[v];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; ++v) {  // unrolled, as sums would else live in memory
+    const GemmColumns to = panel.to[v];
+    const bool whole = to.lanes == kLanes;
     float* z = to.z + row * to.stride;
     const float* y = panel.y + v * kLanes + row * panel.y_stride;
     FloatVector total{};
     if (kPasses) total = load_vector<FloatVector>(panel.sums + v * kLanes);
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r, z += to.stride) {
       FloatVector& sum = sums[r][v];
-      const bool whole = to.lanes == kLanes;
       if (kPasses) {
         const auto passed =
             whole ? load_vector<FloatVector>(y) : load_vector<FloatVector>(y, to.lanes);
@@ -139,6 +141,7 @@ template <int kRows, int kVectors, bool kWhole>
 [[gnu::noinline]] void gradient_tile(const float* g, const GradientColumns& a, float* sums,
                                      i64 sums_stride) {
   FloatVector tile[kRows][kVectors];
+#pragma GCC unroll 16
   for (int c = 0; c < kRows; ++c) {
     for (int v = 0; v < kVectors; ++v) {
       tile[c][v] = load_vector<FloatVector>(sums + c * sums_stride + v * kLanes);
@@ -157,6 +160,7 @@ template <int kRows, int kVectors, bool kWhole>
       for (int v = 0; v < kVectors; ++v) tile[c][v] += factor * numbers[v];
     }
   }
+#pragma GCC unroll 16
   for (int c = 0; c < kRows; ++c) {
     for (int v = 0; v < kVectors; ++v) {
       store_vector(sums + c * sums_stride + v * kLanes, tile[c][v]);
@@ -180,7 +184,8 @@ inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, i64 height, 
     };
     for (const GemmOperand& matrix : matrices) {
       const float* from = matrix.rows + (rows.begin + row) * matrix.stride;
-      const float* end = from + matrix.columns;
+      const float *end = from + matrix.columns, *later = from + 16 * matrix.stride;
+      for (i64 c = 0; c < end - from; c += kLineFloats) __builtin_prefetch(later + c);
       while (from < end) {
         if (place == 0 && width == kWidth && end - from >= kWidth) {
           std::memcpy(to, from, kWidth * sizeof(float));

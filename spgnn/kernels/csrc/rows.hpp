@@ -114,25 +114,20 @@ inline void gemm_product(const KernelTable& table, const GemmOperand (&x)[2],
   std::vector<GemmColumns> columns;
   std::vector<float> packed;
   packed.reserve((z[0].columns + z[1].columns + 2 * lanes) * depth);
-  struct Source {
-    int result;
-    i64 first;
-  };
-  std::vector<Source> sources;
-  for (int result = 0; result < 2; ++result) {
-    for (i64 first = 0; first < z[result].columns; first += lanes) {
-      const i64 some = std::min(lanes, z[result].columns - first);
-      columns.push_back({z[result].first + first, z[result].columns, static_cast<int>(some)});
-      sources.push_back({result, first});
+  for (const GemmMatrix& result : z) {
+    for (i64 first = 0; first < result.columns; first += lanes) {
+      const i64 some = std::min(lanes, result.columns - first);
+      columns.push_back({result.first + first, result.columns, static_cast<int>(some)});
     }
   }
-  packed.resize(sources.size() * lanes * depth);
-  const auto vectors = std::ssize(sources);
+  const i64 vectors = std::ssize(columns), of_first = (z[0].columns + lanes - 1) / lanes;
+  packed.resize(vectors * lanes * depth);
   for (i64 v = 0; v < vectors; ++v) {
     const i64 before = v / kGemmVectors * kGemmVectors;
     const i64 width = std::min(kGemmVectors, vectors - before) * lanes;
     float* to = packed.data() + before * lanes * depth + (v - before) * lanes;
-    const auto& [result, first] = sources[v];
+    const int result = v >= of_first;
+    const i64 first = (v - result * of_first) * lanes;
     for (int term = 0; term < 2; ++term) {
       const float* from = w[std::max(term, result)] + first * x[term].columns;
       for (int j = 0; j < columns[v].lanes; ++j) {
@@ -159,7 +154,7 @@ inline void gemm_product(const KernelTable& table, const GemmOperand (&x)[2],
 inline void gemm_gradient(const KernelTable& table, GemmGradient a, i64 count,
                           float* const (&sums)[2], int threads) {
   constexpr i64 kRows = 2048, kMostTasks = 64, kFewestTasks = 8;
-  constexpr i64 kPartialFloats = 1 << 22, kPanelFloats = 1 << 16, kMostInPanel = 128;
+  constexpr i64 kPartialFloats = 1 << 22, kPanelFloats = 1 << 16, kMostInPanel = 120;
   const auto& kernels = *table.gemm;
   const i64 columns = a.columns(), lanes = kernels.lanes;
   a.sums_height = whole_tiles(columns, 4);
