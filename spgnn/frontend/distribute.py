@@ -135,7 +135,7 @@ def distribute(
     Returns
     -------
     DistGraph
-        Of several vertex types, a :class:`~spgnn.addons.hetero.graph.HeteroDistGraph`.
+        Of several vertex types, a :class:`~spgnn.addons.hetero.typed_graph.HeteroDistGraph`.
 
     Raises
     ------

@@ -9,8 +9,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 for _layer in ("HANConv", "HGTConv", "HeteroConv"):
     LAYERS.add(_layer, f"spgnn.addons.hetero.layers:{_layer}")
 for _model in ("RGCN", "RGAT", "HGT"):
-    MODELS.add(_model.lower(), f"spgnn.addons.hetero.models:{_model}")
-SECTIONS.add("TrainConfig.types", "spgnn.addons.hetero.options:Types")
+    MODELS.add(_model.lower(), f"spgnn.addons.hetero.typed_models:{_model}")
+SECTIONS.add("TrainConfig.types", "spgnn.addons.hetero.typed_options:Types")
 OPENERS.add("several types", "spgnn.addons.hetero.data:open_types")
 OPENERS.add("typed batches", "spgnn.addons.hetero.batches:TypedGraph")
 DATA.add("HeteroData", "spgnn.addons.hetero.data:HETERO_DATA")

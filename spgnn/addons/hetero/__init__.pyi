@@ -1,9 +1,9 @@
 from .chunks import HeteroChunks as HeteroChunks
-from .graph import HeteroDistGraph as HeteroDistGraph
 from .layers import HANConv as HANConv
 from .layers import HeteroConv as HeteroConv
 from .layers import HGTConv as HGTConv
-from .models import HGT as HGT
-from .models import RGAT as RGAT
-from .models import RGCN as RGCN
 from .relational import RGCNConv as RGCNConv
+from .typed_graph import HeteroDistGraph as HeteroDistGraph
+from .typed_models import HGT as HGT
+from .typed_models import RGAT as RGAT
+from .typed_models import RGCN as RGCN

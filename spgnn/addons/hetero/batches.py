@@ -24,7 +24,7 @@ from spgnn.addons.batches import (
 )
 from spgnn.addons.hetero.blocks import EDGE_ATTRIBUTES, HeteroBlock
 from spgnn.addons.hetero.data import HeteroArrays
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph
 from spgnn.data import with_edge_index
 from spgnn.errors import InputError, unknown
 from spgnn.graph import block_pattern

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, Relation
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph, Relation
 from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.graph import Block, Graph, block_pattern
 from spgnn.pattern import Pattern

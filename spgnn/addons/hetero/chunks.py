@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any
 
@@ -19,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType, Relation
 from spgnn.addons.hetero.layers import HeteroConv, HGTConv, check_graph
-from spgnn.addons.hetero.models import TypedModel
 from spgnn.addons.hetero.relational import RGCNConv
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph, OwnType, Relation
+from spgnn.addons.hetero.typed_models import TypedModel
 from spgnn.addons.outofcore import LIBRARIES, MappedRows
 from spgnn.autograd import with_backward
 from spgnn.comm import SoloCommunicator
@@ -462,10 +463,11 @@ class HeteroChunks:
                 self._files.give_back(table)
 
 
+@dataclass(eq=False)
 class _Layer:
     """One layer: widths before and after it, and chunks of the types that are needed after it."""
 
-    def __init__(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        self.before, self.after = before, after
-        self.types: list[str] = []
-        self.bounds: dict[str, list[int]] = {}
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    types: Sequence[str] = ()
+    bounds: dict[str, list[int]] = field(default_factory=dict)

@@ -14,7 +14,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType, width_of
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph, OwnType, width_of
 from spgnn.addons.io import TypedTables, names_as_rows, names_of_rows, typed_place
 from spgnn.comm import Communicator
 from spgnn.config import objective_for

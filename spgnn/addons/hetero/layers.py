@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from spgnn import kernels
 from spgnn.addons.hetero.blocks import HeteroBlock
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph
 from spgnn.autograd import all_reduced
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.nn import (

@@ -38,7 +38,7 @@ from spgnn.addons.batches import (
     union_of,
 )
 from spgnn.addons.hetero.batches import completed, drawn_edges, own_edges
-from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
+from spgnn.addons.hetero.typed_graph import EdgeType, HeteroDistGraph
 from spgnn.errors import InputError, check_choice
 from spgnn.graph import block_pattern
 from spgnn.layout import RowLayout

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn import kernels
-from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.addons.hetero.layers import as_typed
+from spgnn.addons.hetero.typed_graph import HeteroDistGraph
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import Aggregation, AnyGraph, Features, Normalisation, as_graph, dense
 from spgnn.kernels import times_transposed

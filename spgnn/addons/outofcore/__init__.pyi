@@ -10,11 +10,11 @@ from .budget import Budget as Budget
 from .budget import choose as choose
 from .budget import decide_together as decide_together
 from .matrix import ChunkMatrix as ChunkMatrix
-from .options import Storage as Storage
 from .sizes import DryPass as DryPass
 from .sizes import LayerSizes as LayerSizes
 from .sizes import Sizes as Sizes
 from .steps import chunked as chunked
+from .storage import Storage as Storage
 from .tables import MappedRows as MappedRows
 from .tables import Placement as Placement
 from .tables import Table as Table

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 import torch
 from torch import Tensor
@@ -64,7 +63,11 @@ def statistics_of(
         begin, end = adjacency.blocks.bounds[chunk : chunk + 2]
         indptr, indices = block.indptr.numpy(), block.indices.numpy()
         if loops:
-            missing[begin:end] = _without_loop(indptr, indices, first + begin)
+            diagonal = np.arange(first + begin, first + end)
+            place = first_not_below(indptr, indices, diagonal)
+            without = place == indptr[1:]
+            without[~without] = indices[place[~without]] != diagonal[~without]
+            missing[begin:end] = without
         if kind != "none":
             degree[begin:end] = row_sums(block)
         if len(seen):
@@ -83,17 +86,6 @@ def statistics_of(
         scale if kind == "sym" else None,
         torch.from_numpy(np.flatnonzero(seen)),
     )
-
-
-def _without_loop(
-    indptr: npt.NDArray[Any], indices: npt.NDArray[Any], first: int
-) -> npt.NDArray[Any]:
-    """Mask of the rows of a block without an entry on the diagonal."""
-    diagonal = np.arange(first, first + len(indptr) - 1)
-    place = first_not_below(indptr, indices, diagonal)
-    missing: npt.NDArray[Any] = place == indptr[1:]
-    missing[~missing] = indices[place[~missing]] != diagonal[~missing]
-    return missing
 
 
 def whole_matrix(

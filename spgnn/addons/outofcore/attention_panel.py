@@ -7,7 +7,7 @@ at hand, so backward needs no transpose, and nothing of forward: it makes its we
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,12 +87,15 @@ class AttentionPanel:
         heads, width = self.shape.heads, self.a.numel()
         count, like = rows.pattern.shape[0], self.a.new_empty(0, width)
         if rows.loops is None:
+            here, none = self._side(rows, rows.pattern, None), (None,) * 5
             out, lse = new_rows(count, like), self.a.new_empty(count, heads)
-            self._attend(rows, rows.pattern, FINISHED, (None,) * 5, out, lse)
+            _native.attend(here, self.a, none, FINISHED, out, lse, self.joint)
             return out
         state = AttentionState.new(count, like, heads, gradients=False)
-        self._attend(rows, rows.pattern, STORED, state.arrays)
-        self._attend(rows, rows.loops.pattern(rows.pattern), MERGED, state.arrays)
+        loops = rows.loops.pattern(rows.pattern)
+        for pattern, ending in ((rows.pattern, STORED), (loops, MERGED)):
+            here = self._side(rows, pattern, None)
+            _native.attend(here, self.a, state.arrays, ending, None, None, self.joint)
         return finish(state)[0]
 
     def scatter(self, rows: PanelRows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,12 +133,6 @@ class AttentionPanel:
             first_numbers=None if self.joint else rows.ends,
             vector=self.a if self.joint else None,
         )
-
-    def _attend(self, rows: PanelRows, pattern: Pattern, ending: int, *arrays: Any) -> None:
-        """Let rows attend into a state's arrays, then out and lse where these are finished."""
-        state, out, lse = arrays if len(arrays) > 1 else (*arrays, None, None)
-        here = self._side(rows, pattern, None)
-        _native.attend(here, self.a, state, ending, out, lse, self.joint)
 
     def _unpacked(self, packed: Tensor) -> Tensor:
         """Matrices of packed rows, as they are otherwise [some, heads * channels]; a copy."""

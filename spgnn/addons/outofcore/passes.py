@@ -21,15 +21,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from spgnn.addons.outofcore.chunked_model import (
+    ChunkedModel,
+    ChunkRows,
+    MomentGradients,
+    VertexSums,
+)
 from spgnn.addons.outofcore.matrix import ChunkMatrix, Request, ScoreTables
-from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, VertexSums
 from spgnn.addons.outofcore.tables import Table, memory_rows, release
 from spgnn.graph import Features, Propagated
 from spgnn.nn import DropoutKeys, keys_on
 from spgnn.sparse import CSR, SUM_DTYPE, take_rows
 
 if TYPE_CHECKING:
-    from spgnn.addons.outofcore.graph import ChunkedGraph
+    from spgnn.addons.outofcore.chunked_graph import ChunkedGraph
 
 # The share of a loss that some rows have: (chunk, rows of it or None for all, outputs).
 Share = Callable[[int, Tensor | None, Tensor], Tensor]
@@ -322,7 +327,9 @@ class ChunkedPass:
                 for one, (_, share) in zip(sums, shares, strict=True):
                     one.add(share)
                 self._tell()
-            moments.append([one.over_ranks(self.graph.comm) for one in sums])
+            for one in sums:
+                one.over_ranks(self.graph.comm)
+            moments.append(sums)
             chunks = self._saved_products()
         if self.model.model.training and moments:
             self.model.update_running(number, moments)

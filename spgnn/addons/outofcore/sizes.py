@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spgnn.addons.outofcore.chunked_model import ChunkedModel
 from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Heads, Request
-from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.steps import chunked
 from spgnn.addons.outofcore.tables import Placement, Table, panels_of
@@ -126,7 +126,7 @@ class DryPass:
             whole = ChunkedPass(graph, model)
             with torch.set_grad_enabled(log is training):
                 if log is training and self._links:
-                    whole.loss_of_all(matrices, keys, _no_loss)
+                    whole.loss_of_all(matrices, keys, lambda Z, dZ: torch.zeros(()))
                 elif log is training:
                     whole.loss(matrices, keys, lambda chunk, rows, H: H.sum())
                 if log is training:
@@ -135,11 +135,6 @@ class DryPass:
                     for _ in whole.outputs(matrices):
                         log.append(("score",))
         return training, evaluation
-
-
-def _no_loss(Z: Tensor, dZ: Tensor) -> Tensor:
-    """A loss of all output rows, whose gradient is zero."""
-    return torch.zeros(())
 
 
 @dataclass(frozen=True)

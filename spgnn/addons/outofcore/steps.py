@@ -13,8 +13,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from spgnn.addons.outofcore.chunked_model import NO_KEYS, ChunkedModel, ChunkRows
 from spgnn.addons.outofcore.matrix import Request
-from spgnn.addons.outofcore.model import NO_KEYS, ChunkedModel, ChunkRows
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.graph import Aggregation, Features, Graph, Matrix, Moments, Normalisation

@@ -15,7 +15,7 @@ import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
 from spgnn.addons.hetero import HGT, RGAT, RGCN, HeteroChunks
-from spgnn.addons.hetero.models import TypedModel
+from spgnn.addons.hetero.typed_models import TypedModel
 from spgnn.memory import peak_bytes, resident_bytes
 from spgnn.testing import run_ranks
 from tests.addons.hetero.schemas import hetero

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spgnn.addons.outofcore.task import ChunkedTask
+from spgnn.addons.outofcore.chunked_task import ChunkedTask
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.train.run import train

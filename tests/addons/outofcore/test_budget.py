@@ -17,7 +17,7 @@ from spgnn.addons.outofcore.budget import (
     freed_pages,
     memory_needed,
 )
-from spgnn.addons.outofcore.model import ChunkedModel
+from spgnn.addons.outofcore.chunked_model import ChunkedModel
 from spgnn.addons.outofcore.sizes import DryPass, LayerSizes, Sizes
 from spgnn.addons.outofcore.tables import Placement
 from spgnn.errors import InputError

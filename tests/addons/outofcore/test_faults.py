@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from spgnn import nn
-from spgnn.addons.outofcore import task as chunked_data
+from spgnn.addons.outofcore import chunked_task as chunked_data
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MatrixStorage
-from spgnn.addons.outofcore.model import ChunkedModel, MomentGradients
+from spgnn.addons.outofcore.chunked_model import ChunkedModel, MomentGradients
+from spgnn.addons.outofcore.chunked_task import ChunkedTask
 from spgnn.addons.outofcore.passes import ChunkedPass
-from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import connect
 from spgnn.config import InferConfig, TrainConfig
 from spgnn.data.load import load_dataset

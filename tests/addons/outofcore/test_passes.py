@@ -11,8 +11,13 @@ import torch
 
 from spgnn import kernels
 from spgnn.addons.outofcore.blocks import Blocks
+from spgnn.addons.outofcore.chunked_model import (
+    ChunkedModel,
+    ChunkRows,
+    MomentGradients,
+    VertexMoments,
+)
 from spgnn.addons.outofcore.matrix import ChunkMatrix
-from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, MomentSums
 from spgnn.addons.outofcore.tables import Table, panels_of
 from spgnn.comm import connect
 from spgnn.errors import InputError
@@ -87,10 +92,10 @@ def test_norms_of_chunks_are_those_of_all_rows(norm, dtype, offset):
     expected = reference.double()(whole, solo)
     expected.backward(G.double())
     chunks = [slice(0, 1), slice(1, 1), slice(1, 30), slice(30, 50)]
-    sums, of_moments = MomentSums(), MomentGradients()
+    known, of_moments = VertexMoments(), MomentGradients()
     for chunk in chunks:
-        sums.add(x[chunk])
-    known = sums.over_ranks(solo)
+        known.add(x[chunk])
+    known.over_ranks(solo)
     right = moments(x.double(), None, None)
     torch.testing.assert_close(known.mean, right.centre + right.mean, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(known.variance, right.variance, rtol=1e-6, atol=0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.addons.outofcore.task import ChunkedTask
+from spgnn.addons.outofcore.chunked_task import ChunkedTask
 from spgnn.addons.plan import predict
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.comm import connect

@@ -26,7 +26,7 @@ class Types(Extension):
 
     def opener(self, config: TrainConfig) -> Any:
         """The task that opens its data itself."""
-        from spgnn.addons.hetero.task import TypedTask  # which needs all of training
+        from spgnn.addons.hetero.typed_task import TypedTask  # which needs all of training
 
         return TypedTask if config.model.registered.typed else None
 

@@ -38,7 +38,7 @@ class Storage(Extension):
 
     def opener(self, config: TrainConfig) -> Any:
         """The task that opens its data itself."""
-        from spgnn.addons.outofcore.links import task_of  # which needs all of training
+        from spgnn.addons.outofcore.chunked_links import task_of  # which needs all of training
 
         return task_of if self.asked and not config.model.registered.typed else None
 

@@ -10,9 +10,9 @@ import torch
 
 from spgnn.addons.hetero.chunks import HeteroChunks
 from spgnn.addons.hetero.data import distribute_types
-from spgnn.addons.hetero.graph import HeteroDistGraph, VertexType
-from spgnn.addons.hetero.models import TypedModel
-from spgnn.addons.hetero.options import Types
+from spgnn.addons.hetero.typed_graph import HeteroDistGraph, VertexType
+from spgnn.addons.hetero.typed_models import TypedModel
+from spgnn.addons.hetero.typed_options import Types
 from spgnn.addons.io import typed_place
 from spgnn.addons.outofcore import Storage
 from spgnn.comm import Communicator

@@ -20,10 +20,10 @@ from spgnn.addons.outofcore.adjacency import (
 )
 from spgnn.addons.outofcore.blocks import Blocks, FileExtent, MatrixStorage, rows_of
 from spgnn.addons.outofcore.budget import LIBRARIES, Budget, choose, decide_together, freed_pages
+from spgnn.addons.outofcore.chunked_model import ChunkedModel
 from spgnn.addons.outofcore.matrix import ChunkMatrix
-from spgnn.addons.outofcore.model import ChunkedModel
-from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.sizes import DryPass, Sizes
+from spgnn.addons.outofcore.storage import Storage
 from spgnn.addons.outofcore.tables import MappedRows, Table, TableFactory, panels_of, release
 from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig

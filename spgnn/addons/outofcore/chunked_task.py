@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import Blocks, FileBlocks, FileExtent
-from spgnn.addons.outofcore.graph import ChunkedDataset, ChunkedGraph, Labels, ids_of
-from spgnn.addons.outofcore.options import Storage
+from spgnn.addons.outofcore.chunked_graph import ChunkedDataset, ChunkedGraph, Labels, ids_of
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.steps import chunked
+from spgnn.addons.outofcore.storage import Storage
 from spgnn.addons.outofcore.tables import memory_rows
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
@@ -282,7 +282,7 @@ def open_dataset(
         raise InputError(f"{meta.name} has no features; --random-features F makes some up")
     classes, labels = outputs or 0, None
     if outputs is None and config.aim.task == "links":
-        from spgnn.addons.outofcore.links import without_held_out  # which needs this module
+        from spgnn.addons.outofcore.chunked_links import without_held_out  # which needs this module
 
         classes, rows = config.model.hidden, without_held_out(config, rows, comm, scratch, counts)
         meta = rows.meta

@@ -47,7 +47,7 @@ from spgnn.graph import (
     tracked,
 )
 from spgnn.kernels import transformed
-from spgnn.layout import Int64Array, RowLayout
+from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern
 from spgnn.registry import GRAPH_METHODS
 from spgnn.sparse import CSR
@@ -111,10 +111,8 @@ class VertexType(_Store, DistVertices):
 
     def __init__(self, name: str, comm: Communicator, own: OwnType, codecs: GraphCodecs) -> None:
         self.name, self.comm, self.device = name, comm, comm.device
-        self.attributes, self._title = (
-            _on(self.device, own.attributes),
-            f"vertices of type {name!r} have",
-        )
+        self._title = f"vertices of type {name!r} have"
+        self.attributes = _on(self.device, own.attributes)
         self._shared, self._absent = _on(self.device, own.shared), own.absent
         self.vertex_ids = own.vertex_ids.to(self.device)
         self.vertex_names, self.names_of_all = own.names, own.names_of_all
@@ -170,11 +168,6 @@ class VertexType(_Store, DistVertices):
     def exact(self) -> AbstractContextManager[None]:
         """Everything is exact."""
         return self._codecs.policy.exact()
-
-    def build_halo(self, sources: Int64Array) -> None:
-        """Plan the exchange of the rows that relations of this rank start at. Collective."""
-        built = matrix_of_sources(sources, self.layout, self.comm)
-        self._matrix = built.to(self.device)
 
     def halo(self, H_local: Tensor) -> Tensor:
         """Own rows of H, then the rows of others that some relation starts at. Collective."""
@@ -550,7 +543,8 @@ class HeteroDistGraph(DistributedGraph):
             none = [np.zeros(0, np.int64)]
             for number, (name, source) in enumerate(self.vertices.items()):
                 starts = [edges.index[0].numpy() for r, edges in relations.items() if r[0] == name]
-                source.build_halo(np.concatenate(starts or none))
+                built = matrix_of_sources(np.concatenate(starts or none), source.layout, comm)
+                source._matrix = built.to(self.device)
                 self._codecs.put(source.A, name.replace(".", "#"), number, source.vertex_ids)
         for number, (relation, edges) in enumerate(relations.items()):
             source, target = self.vertices[relation[0]], self.vertices[relation[2]]

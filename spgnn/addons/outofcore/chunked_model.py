@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -49,16 +48,47 @@ from spgnn.sparse import CSR, SUM_DTYPE
 NO_KEYS = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
 
 
-@dataclass(eq=False)
 class VertexMoments:
-    """Mean and variance of what one norm takes, over all vertices."""
+    """Mean and variance over all vertices of what one norm takes, whose rows come by chunks."""
 
-    mean: Tensor
-    variance: Tensor
-    count: int
+    leaves = 2
     # both float64 over all ranks, once computed: rows sent backward then have their share
     gradient: list[Tensor] | None = None
-    leaves = 2
+    count: int
+    variance: Tensor
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self.mean = self._squares = torch.zeros(0, dtype=torch.float64)
+
+    def add(self, x: Tensor) -> None:
+        """Rows [rows, f] that a norm takes."""
+        if len(self.mean) != x.shape[1]:
+            self.mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
+        rows = len(x)
+        if not rows:
+            return
+        centre = x.mean(0)
+        variance, rest = torch.var_mean(x - centre, 0, correction=0)
+        apart = centre.double() + rest.double() - self.mean
+        total = self._rows + rows
+        self.mean = self.mean + apart * (rows / total)
+        between = apart.square() * (self._rows * rows / total)
+        self._squares = self._squares + rows * variance.double() + between
+        self._rows = total
+
+    def over_ranks(self, comm: Communicator) -> None:
+        """From the rows of this rank to all vertices. Collective."""
+        self.count, squares = self._rows, self._squares
+        if comm.size > 1:
+            total = torch.cat((self.count * self.mean, self.mean.new_tensor([self.count])))
+            comm.all_reduce(total).wait()
+            self.count = int(total[-1])
+            middle = total[:-1] / max(self.count, 1)
+            squares = squares + self._rows * (self.mean - middle).square()
+            comm.all_reduce(squares).wait()
+            self.mean = middle
+        self.variance = squares / max(self.count, 1)
 
     def of(self, x: Tensor, *, leaf: bool, updates: bool = False) -> tuple[Moments, list[Tensor]]:
         """As the norm takes them, of some rows [rows, f]; and the leaves, mean and variance."""
@@ -75,54 +105,27 @@ class VertexMoments:
         return moments, [mean, variance] if leaf else []
 
 
-class MomentSums:
-    """Number, mean and squared distances from it, of rows that come chunk by chunk."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-        self._mean = self._squares = torch.zeros(0, dtype=torch.float64)
-
-    def add(self, x: Tensor) -> None:
-        """Rows [rows, f] that a norm takes."""
-        if len(self._mean) != x.shape[1]:
-            self._mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
-        rows = len(x)
-        if not rows:
-            return
-        centre = x.mean(0)
-        variance, rest = torch.var_mean(x - centre, 0, correction=0)
-        apart = centre.double() + rest.double() - self._mean
-        total = self._rows + rows
-        self._mean = self._mean + apart * (rows / total)
-        between = apart.square() * (self._rows * rows / total)
-        self._squares = self._squares + rows * variance.double() + between
-        self._rows = total
-
-    def over_ranks(self, comm: Communicator) -> VertexMoments:
-        """Moments of all vertices. Collective."""
-        rows, mean, squares = self._rows, self._mean, self._squares
-        if comm.size > 1:
-            total = torch.cat((rows * mean, mean.new_tensor([rows])))
-            comm.all_reduce(total).wait()
-            count = int(total[-1])
-            middle = total[:-1] / max(count, 1)
-            squares = squares + rows * (mean - middle).square()
-            comm.all_reduce(squares).wait()
-            rows, mean = count, middle
-        return VertexMoments(mean, squares / max(rows, 1), rows)
-
-
-@dataclass(eq=False)
 class VertexTotal:
-    """A sum over all vertices."""
+    """A sum over all vertices, whose shares come by chunks."""
 
-    value: Tensor
+    leaves = 1
     # float64 over all ranks, once computed: rows sent backward then have it
     gradient: list[Tensor] | None = None
-    leaves = 1
+    value: Tensor | None = None
+
+    def add(self, own: Tensor) -> None:
+        """The share of some rows."""
+        self.value = own.double() if self.value is None else self.value + own
+
+    def over_ranks(self, comm: Communicator) -> None:
+        """From the shares of this rank to the sum over all vertices. Collective."""
+        assert self.value is not None
+        if comm.size > 1:
+            comm.all_reduce(self.value).wait()
 
     def of(self, own: Tensor, *, leaf: bool) -> tuple[Tensor, list[Tensor]]:
         """The sum, as some rows take it that have a share in it; and the leaf."""
+        assert self.value is not None
         value = self.value.to(own.dtype).requires_grad_(leaf)
         if self.gradient is not None and own.requires_grad:
             (gradient,) = (each.to(own.dtype) for each in self.gradient)
@@ -132,25 +135,7 @@ class VertexTotal:
         return value, [value] if leaf else []
 
 
-class TotalSums:
-    """A sum whose shares come chunk by chunk."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-
-    def add(self, own: Tensor) -> None:
-        """The share of some rows."""
-        self._total = own.double() if self._total is None else self._total + own
-
-    def over_ranks(self, comm: Communicator) -> VertexTotal:
-        """The sum over all vertices. Collective."""
-        assert self._total is not None
-        if comm.size > 1:
-            comm.all_reduce(self._total).wait()
-        return VertexTotal(self._total)
-
-
-VertexSums = MomentSums | TotalSums
+VertexSums = VertexMoments | VertexTotal
 """Sums over all vertices, whose shares come chunk by chunk."""
 
 
@@ -237,7 +222,8 @@ class ChunkRows(Graph):
         """The given product, whose gradient is kept."""
         Z, self._product = self._product, None  # or autograd's graph, which knows it, were a cycle
         assert Z is not None
-        return with_backward(Z, self._keep_gradient) if torch.is_grad_enabled() else Z
+        keep = partial(setattr, self, "gradient")
+        return with_backward(Z, keep) if torch.is_grad_enabled() else Z
 
     def _of_propagated(self, request: Aggregation) -> Tensor:
         """Multiply A·X with the weights, or take the product that was kept."""
@@ -260,20 +246,17 @@ class ChunkRows(Graph):
 
         return with_backward(saved, to_weights)
 
-    def _keep_gradient(self, gradient: Tensor) -> None:
-        self.gradient = gradient
-
     def moments(self, x: Tensor) -> Moments:
         """Moments over all vertices for the next norm; before they are known, any."""
-        if self._collects(MomentSums(), x.detach().to(SUM_DTYPE[x.dtype])):
+        if self._collects(VertexMoments(), x.detach().to(SUM_DTYPE[x.dtype])):
             one = x.new_ones(x.shape[1])
-            return VertexMoments(one, one, 2).of(x, leaf=False)[0]
+            return Moments(x - one, one, one - one, one, 2, updates=False)
         moments: Moments = self._next(x, updates=self._updates)
         return moments
 
     def total(self, own: Tensor) -> Tensor:
         """A sum over all vertices; before it is known, any."""
-        if self._collects(TotalSums(), own.detach()):
+        if self._collects(VertexTotal(), own.detach()):
             return torch.ones_like(own)
         total: Tensor = self._next(own)
         return total

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, NoReturn
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.addons.hetero.layers import HeteroConv, HGTConv, as_typed, check_graph, key_of
 from spgnn.addons.hetero.relational import RGCNConv
+from spgnn.addons.hetero.typed_graph import HeteroDistGraph
 from spgnn.errors import InputError, check_integer, check_number
 from spgnn.nn import DropoutKeys, GATConv, GraphModule, Linear, Network, dropout, keys_on
 

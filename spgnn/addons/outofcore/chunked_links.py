@@ -17,8 +17,8 @@ from torch import Tensor
 
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import Blocks, MatrixStorage
-from spgnn.addons.outofcore.graph import ChunkedDataset, ids_of
-from spgnn.addons.outofcore.task import ChunkedTask
+from spgnn.addons.outofcore.chunked_graph import ChunkedDataset, ids_of
+from spgnn.addons.outofcore.chunked_task import ChunkedTask
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import Directory, Pairs, hold_out, of_columns
