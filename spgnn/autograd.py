@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
@@ -409,30 +408,6 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
         return t.clone()
     total: Tensor = recorder(_AllReduce)(t, comm)
     return total
-
-
-class _Passed(torch.autograd.Function):
-    """forward Π t, rows in place of those sent; its adjoint is the way back."""
-
-    @staticmethod
-    def forward(t: Tensor, comm: Communicator, counts: RowCounts) -> Tensor:
-        arrived = t.new_empty(counts.received, *t.shape[1:])
-        comm.alltoallv(t.contiguous(), arrived, counts).wait()
-        return arrived
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.comm, ctx.counts = inputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None]:
-        return passed(gradient[0], ctx.comm, ctx.counts.reversed()), None, None
-
-
-def passed(t: Tensor, comm: Communicator, counts: RowCounts) -> Tensor:
-    """The rows that arrive where these are sent; differentiable at every order. Collective."""
-    arrived: Tensor = recorder(_Passed)(t, comm, counts)
-    return arrived
 
 
 _by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()

@@ -220,10 +220,8 @@ def _balanced_slices(
     per_rank[::c] = np.bincount(parts.owner(columns), minlength=parts.parts)
     pairs = torch.from_numpy(np.stack((columns.astype(np.int64), counts), axis=1))
     exchanged = comm.exchange_counts(per_rank.tolist())
-    received = pairs.new_empty(int(sum(exchanged.recv)), 2)
-    comm.alltoallv(pairs.contiguous(), received, exchanged).wait()
     weights = np.zeros(block.rows)
-    column, count = received.numpy().T
+    column, count = swap_rows(comm, pairs, exchanged).numpy().T
     np.add.at(weights, column - block.first_row, count)
     here = slices.cut(RowLayout(np.array([0, block.rows])), weights[order])
     cuts = torch.from_numpy(here.offsets[:-1] + block.first_row)

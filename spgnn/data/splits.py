@@ -12,7 +12,7 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, of_columns, renumbered
 from spgnn.data.graph import Graph, labelled, vertex_ids_of
 from spgnn.errors import InputError
-from spgnn.exchange.needs import request_bytes
+from spgnn.exchange.needs import request_bytes, swap_rows
 from spgnn.exchange.plan import Carried
 from spgnn.hashing import uniform
 from spgnn.layout import EVERYONE, RowLayout
@@ -153,8 +153,7 @@ class Directory:
         per_rank = np.bincount(self._parts.owner(ids.numpy()), minlength=comm.size)
         counts = comm.exchange_counts(per_rank.tolist())
         own = torch.stack((ids, order + layout.range(comm.rank)[0]), dim=1)
-        received = own.new_empty(counts.received, 2)
-        comm.alltoallv(own, received, counts).wait()
+        received = swap_rows(comm, own, counts)
         self._rows = torch.full((last - first,), -1)
         self._rows[received[:, 0] - first] = received[:, 1]
         if comm.agree(int(bool((self._rows < 0).any()))):

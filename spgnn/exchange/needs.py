@@ -314,19 +314,25 @@ class _Swapped(torch.autograd.Function):
     """Stretches of an array at the peers; their gradient comes back the same way."""
 
     @staticmethod
-    def forward(ctx: Any, array: Tensor, comm: Communicator, counts: RowCounts) -> Tensor:
-        ctx.comm, ctx.counts = comm, counts
+    def forward(array: Tensor, comm: Communicator, counts: RowCounts) -> Tensor:
         received = array.new_empty((counts.received, *array.shape[1:]))
-        comm.alltoallv(array, received, counts).wait()
+        comm.alltoallv(array.contiguous(), received, counts).wait()
         return received
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.comm, ctx.counts = inputs
+
+    @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None]:
-        return swap_rows(ctx.comm, gradient[0].contiguous(), ctx.counts.reversed()), None, None
+        return swap_rows(ctx.comm, gradient[0], ctx.counts.reversed()), None, None
 
 
 def swap_rows(comm: Communicator, array: Tensor, counts: RowCounts) -> Tensor:
-    """Send stretches of an array to all peers; theirs, one after the other. Collective."""
+    """Send stretches of an array to all peers; theirs, one after the other. Collective.
+
+    Differentiable at every order.
+    """
     received: Tensor = recorder(_Swapped)(array, comm, counts)
     return received
 

@@ -19,7 +19,7 @@ from spgnn.autograd import check_strided
 from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.needs import Gather
+from spgnn.exchange.needs import Gather, swap_rows
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.registry import WRITERS
@@ -153,14 +153,12 @@ def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> 
 
 def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
     """Everyone's rows on rank 0, one rank after another; nothing elsewhere. Collective."""
-    mine = rows.detach().cpu().contiguous()
     send, receive = [0] * comm.size, [0] * comm.size
-    send[0] = len(mine)
+    send[0] = len(rows)
     if comm.rank == 0:
         receive = layout.sizes.tolist()
-    whole = mine.new_empty((sum(receive), *mine.shape[1:]))
-    comm.alltoallv(mine, whole, RowCounts(send, receive, int(layout.sizes.max()))).wait()
-    return whole
+    counts = RowCounts(send, receive, int(layout.sizes.max()))
+    return swap_rows(comm, rows.detach().cpu(), counts)
 
 
 @on_cpu
@@ -310,13 +308,8 @@ def in_order(
         bounds = torch.tensor([first, first + step], device=sorted_ids.device)
         begin, end = torch.searchsorted(sorted_ids, bounds).tolist()
         counts = comm.exchange_counts([end - begin, *[0] * (comm.size - 1)])
-        result = []
-        for sent in (sorted_ids[begin:end], rows[order[begin:end]]):
-            mine = sent.detach().cpu().contiguous()
-            landed = mine.new_empty((counts.received, *mine.shape[1:]))
-            comm.alltoallv(mine, landed, counts).wait()
-            result.append(landed)
-        ids, values = result
+        sent = sorted_ids[begin:end], rows[order[begin:end]]
+        ids, values = (swap_rows(comm, one.detach().cpu(), counts) for one in sent)
         if comm.rank:
             yield None
         else:

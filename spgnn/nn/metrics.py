@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.exchange import swap_rows
 from spgnn.graph.vertices import rows_of_all
 from spgnn.nn.loss import UNKNOWN, over_ranks
 
@@ -74,9 +75,7 @@ def _redistributed(keys: Int64, comm: Communicator) -> Int64:
     splitters = ordered[places] if len(ordered) else np.zeros(comm.size - 1, np.int64)
     ends = np.concatenate(([0], np.searchsorted(keys, splitters), [len(keys)]))
     counts = comm.exchange_counts(np.diff(ends).tolist())
-    received = torch.empty(counts.received, dtype=torch.int64)
-    comm.alltoallv(torch.from_numpy(keys), received, counts).wait()
-    merged: Int64 = np.sort(received.numpy())
+    merged: Int64 = np.sort(swap_rows(comm, torch.from_numpy(keys), counts).numpy())
     return merged
 
 

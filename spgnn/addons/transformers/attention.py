@@ -21,9 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from spgnn.autograd import agreeing, in_own_dtype, passed
+from spgnn.autograd import agreeing, in_own_dtype
 from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
+from spgnn.exchange import swap_rows
 from spgnn.graph import AnyGraph, Graph, as_graph
 from spgnn.nn import GraphModule
 from spgnn.torch_internals import recorder
@@ -278,7 +279,7 @@ class _RingAttention(torch.autograd.Function):
         sums, side = torch.zeros_like(largest), _side(len(q))
         rows = [t.split(side, 1) for t in (q, out, largest, sums)]
         for step in range(max(1, len(ring))):
-            kv = passed(kv, comm, ring[step - 1]) if step else kv
+            kv = swap_rows(comm, kv, ring[step - 1]) if step else kv
             for k, v in _keys_and_values(kv, len(q)) if len(kv) else ():
                 for queries, result, most, total in zip(*rows, strict=True):
                     logits = queries @ k.mT
@@ -307,11 +308,11 @@ class _RingAttention(torch.autograd.Function):
                 return torch.cat(of_rows, 1), own, None, None
             travelling = kv
             for counts in ctx.ring[:-1]:
-                travelling = passed(travelling, ctx.comm, counts)
+                travelling = swap_rows(ctx.comm, travelling, counts)
                 kv, *before = travelling.split(width, 1)
                 of_kv = sum(before, _of_block(kv, rows, of_rows))
                 travelling = torch.cat((kv, of_kv), 1)
-            own = own + passed(of_kv, ctx.comm, ctx.ring[-1])
+            own = own + swap_rows(ctx.comm, of_kv, ctx.ring[-1])
         return torch.cat(of_rows, 1), own, None, None
 
 
