@@ -2,10 +2,10 @@
 
     python experiments/survey.py [--dataset G] [--ranks P] [--only p3,dgcl] [--output DIR]
 
-A row is a run of ``experiments/gcn.py`` or ``minibatch.py`` with the options below. Its command is
-printed, so every row can be run alone: ``DIR`` is any directory, ``DIR/shards`` the graph as
-``spgnn shard G --parts 1 --output DIR/shards`` writes it. Bytes are those of all ranks in an epoch,
-memory is what the largest rank took on top of an idle one, seconds are an epoch's median.
+A row is a run of ``experiments/gcn.py``, ``minibatch.py`` or ``saint.py`` with the options below.
+Its command is printed, so every row can be run alone: ``DIR`` is any directory. Bytes are those of
+all ranks in an epoch, memory is what the largest rank took on top of an idle one, seconds are an
+epoch's median.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spgnn.errors import check_choice
 from spgnn.options import Record, flag, read_options
 
 HERE = Path(__file__).parent
-# Program, and its options; {P} are the ranks, DIR is a directory, with the graph in one part.
+# Program, and its options; {P} are the ranks, DIR is a directory.
 DISK = "--store disk --set storage.store-dir=DIR"
 # Where most rows are others' and wide, memory is that of received rows.
 SAR = "--nproc {P} --partition random --model gat --heads 4 --hidden 256 --epochs 10 "
@@ -38,6 +38,8 @@ SYSTEMS = {
     "flexgraph": ("gcn", "--nproc {P} --cover row"),
     "dorylus": ("gcn", "--nproc {P} --delay 1"),
     "distgnn": ("gcn", "--nproc {P} --algo vertex-cut --partition libra --delay 5 --delay-bins 5"),
+    "bns-gcn": ("gcn", "--nproc {P} --cover column --boundary-sampling 0.1"),
+    "sancus": ("gcn", "--nproc {P} --set messages.fresh=0.1"),
     "sar": ("gcn", SAR + "--schedule peers --buffer 1MB"),
     "sar-at-once": ("gcn", SAR),
     "mg-gcn": ("gcn", "--nproc {P} --cover column"),
@@ -49,18 +51,21 @@ SYSTEMS = {
         DISK + " --cache 4MB --cache-policy lru --set sampling.seed-clusters=128",
     ),
     "distdgl": ("minibatch", "--nproc {P} --distributed exact --set distribution.seeds=own"),
-    "aligraph": (
+    "aligraph": ("minibatch", "--nproc {P} --distributed aligraph"),
+    "bytegnn": (
         "minibatch",
-        DISK + " --cache 4MB --dataset DIR/shards --set storage.structure=disk "
-        "--set storage.structure-policy=ratio",
+        "--nproc {P} --distributed exact --set distribution.seeds=own "
+        "--set sampling.superbatch=2 --set sampling.prefetch=4",
     ),
     "llcg": ("minibatch", "--nproc {P} --distributed local --set distribution.correct-every=4"),
     "graphtheta": ("minibatch", "--nproc {P} --distributed cluster"),
     "p3": ("minibatch", "--nproc {P} --distributed columns"),
+    "graphsaint": ("saint", ""),
 }
 EPOCHS = {
     "gcn": "--epochs 150 --layers 2 --hidden 32 --lr 0.01 --eval-every 10",
     "minibatch": "--epochs 12 --hidden 32 --lr 0.003",
+    "saint": "--epochs 12 --hidden 32",
 }
 # As the set has them: rows that sum to one learn too slowly for so few epochs.
 DATA = "--set data.feature-norm=none"
@@ -90,7 +95,7 @@ class Options(Record):
 def measure(name: str, options: Options, directory: Path) -> Row:
     """One system's row, or why there is none."""
     program, flags = SYSTEMS[name]
-    words = ["--dataset", options.dataset, *DATA.split()]
+    words = ["--dataset", options.dataset, *(DATA.split() if program != "saint" else [])]
     own, common = flags.format(P=options.ranks).split(), EPOCHS[program].split()
     for option, value in zip(common[::2], common[1::2], strict=True):
         words += [] if option in own else [option, value]
@@ -134,10 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_choice("--only", name, SYSTEMS)
         out = Output(Path(options.output), "survey")
         with TemporaryDirectory() as folder:
-            if "aligraph" in names:
-                shard = [sys.executable, "-m", "spgnn", "shard", options.dataset, "--parts", "1"]
-                shard += ["--output", f"{folder}/shards"]
-                subprocess.run(shard, check=True, capture_output=True)
             for name in names:
                 rows.append(measure(name, options, Path(folder)))
                 out.write_csv(rows)

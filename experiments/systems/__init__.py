@@ -37,6 +37,7 @@ MODELS.add("gat-relu-first", "systems.relu_first:ReluFirstGAT")  # DistGNN-MB
 SAMPLERS.add("ladies", "systems.ladies:LadiesSampler")
 SAMPLERS.add("fastgcn", "systems.ladies:FastGCNSampler")
 MODES.add("columns", "systems.columns:Columns")  # P3
+MODES.add("aligraph", "systems.aligraph:CachedNeighbours")
 MODES.add("replicated", "systems.replicas:Replicated")  # PaGraph
 MODES.add("llcg", "systems.llcg:Corrected")
 TABLES.add("packed", "systems.packed_rows:PackedRows")  # AGL, DiskGNN

@@ -6,7 +6,8 @@ the first weights, and the partial sums, as wide as the first layer, are added u
 rank, which goes on alone (pull). Features never travel.
 
 Unlike in P3 all weights are replicated: those of the first layer are in the all-reduce of the
-gradients, so optimisers, clipping, evaluation and checkpoints are those of any other mode.
+gradients, so optimisers, clipping, evaluation and checkpoints are those of any other mode. Not
+here: its pipeline, which pushes later batches with weights that are some steps old.
 """
 
 from __future__ import annotations

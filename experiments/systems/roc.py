@@ -5,6 +5,7 @@ and remote rows, times how slow the rank is. Cuts between neighbouring parts the
 ranks are predicted to work as long. Roc's parts are stretches of the vertices in their given order;
 ours are stretches of an order that keeps the parts of the partition apart, and the vertices of a
 part with more neighbours in lower parts first, so that what moves goes where its neighbours are.
+Not here: its dynamic programme for the tensors that stay on a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Rows that have hardly moved are not sent again, as in Sancus (Peng et al., PVLDB 15, 2022)."""
+"""Rows that have hardly moved are not sent again, as in Sancus (Peng et al., PVLDB 15, 2022).
+
+Sancus decides for all rows of a rank at once, which it then broadcasts or not; here each row is
+compared for itself, and so is each gradient. A bound of 0 is exact.
+"""
 
 from __future__ import annotations
 

@@ -50,20 +50,6 @@ def test_scaling_of_both_models(tmp_path):
     assert all(len(row["hits"].split()) == 2 for row in rows)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["scale"], "COMMAND"),
-        (["scaling", "--ranks", "1,2"], "--ranks 1,2: must be numbers from 2 to 64"),
-        (["scaling", "--models", "gcn"], "--models"),
-        (["compare", "--epochs", "2"], "--epochs 2: must be more than 2"),
-    ],
-)
-def test_what_is_wrong_is_said(words, said, capfd):
-    assert distgnn_mb.main(words) == 2
-    assert said in capfd.readouterr().err
-
-
 @pytest.mark.slow
 def test_late_messages_of_one_cut(tmp_path):
     words = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--output", str(tmp_path)]

@@ -82,8 +82,3 @@ def test_every_figure_is_made(command, tmp_path):
     assert len({record[which.name] for record in records}) >= 3
     systems = {record["system"] for record in records}
     assert systems == ({"ginex"} if which.figure == 16 else {"pyg+", "ali+pg", "ginex"})
-
-
-def test_bad_input_is_one_line(capsys):
-    assert ginex.main(["figure-99"]) != 0
-    assert "figure-99" in capsys.readouterr().err

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 
+import saint
 import survey
 
 from tests.training import write_dataset
@@ -27,6 +29,8 @@ def test_systems_on_a_tiny_graph(tmp_path, capsys):
     assert (tmp_path / "survey.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_bad_input_is_one_line(capsys):
-    assert survey.main(["--only", "p4"]) != 0
-    assert "p4" in capsys.readouterr().err
+def test_subgraphs_of_walks_learn(tmp_path):
+    dataset, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
+    assert saint.main(f"--dataset {dataset} --epochs 8 --roots 9 --json {report}".split()) == 0
+    scores = [row["train_acc"] for row in json.loads(report.read_text())["history"]]
+    assert max(scores[1:]) > scores[0]

@@ -12,7 +12,6 @@ from systems.label_propagation import LabelPropagation
 
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
-from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
@@ -102,10 +101,3 @@ def test_history_is_that_of_a_dense_model(tmp_path, ranks, kind):
         np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
         assert found == pytest.approx(val_loss, rel=TOLERANCE)
         assert report["volume"] == report["planned_volume"]
-
-
-def test_numbers_are_refused(tmp_path):
-    path = write_dataset(tmp_path / "graph.npz", y=np.full((61, 2), 0.5, np.float32))
-    comm, config = connect(), TrainConfig.of(dataset=path, label_propagation=0.5)
-    with pytest.raises(InputError, match=r"aim\.label-propagation needs classes or labels, not"):
-        LabelPropagation(config, training_graph(config, comm))

@@ -11,13 +11,10 @@ import torch
 
 import spgnn
 from spgnn.addons.batches import NeighborLoader
-from spgnn.addons.diskbatches import MiniBatchConfig, train
-from spgnn.comm import SoloCommunicator, connect
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from tests.addons.batches.graphs import N
 from tests.addons.batches.test_ranks import FANOUTS, assert_same, graph, loader_of
-from tests.addons.diskbatches.test_minibatch import SHORT, numbers
-from tests.training import write_dataset
 
 
 def reached(A: Any, seeds: np.ndarray, hops: int) -> np.ndarray:
@@ -65,15 +62,3 @@ def check(rank: int, parts: int) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_batches_are_those_of_the_whole_graph(parts):
     run_ranks(check, parts, parts)
-
-
-def test_one_rank_trains_as_a_whole_graph_does(tmp_path):
-    path = write_dataset(tmp_path / "graph.npz")
-    wanted, made = (
-        numbers(train(MiniBatchConfig.of(dataset=str(path), **SHORT, **how), SoloCommunicator()))
-        for how in ({}, {"distributed": "replicated", "partition": "pagraph"})
-    )
-    for one, same in zip(made, wanted, strict=True):
-        # The mean over seeds, of which the last step has fewer; the other is that over steps.
-        del one["loss"], same["loss"]
-        assert one == pytest.approx(same, rel=1e-5)

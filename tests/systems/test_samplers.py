@@ -145,12 +145,8 @@ def test_saint_draws(count):
         walks[tuple(sorted({a, b, c}))] += A[a, b] * A[b, c] / 6
     for a, b in product(range(6), repeat=2):
         edges[tuple(sorted({a, b}))] += A[a, b] / 6
-    expected = {
-        "node": {(v,): masses[v] / masses.sum() for v in range(6)},
-        "edge": edges,
-        "walk": walks,
-    }
-    for method, all_chances in expected.items():
+    nodes = {(v,): masses[v] / masses.sum() for v in range(6)}
+    for method, all_chances in {"node": nodes, "edge": edges, "walk": walks}.items():
         chances = {key: chance for key, chance in all_chances.items() if chance > 0}
         sampler = SaintSampler(pattern, method, 1)
         found = Counter(
