@@ -1,4 +1,4 @@
-"""Programs of others that have spgnn as a guest lose what torchrun's ranks lose."""
+"""Programs of others compute with spgnn on ranks what they compute on one process."""
 
 from __future__ import annotations
 
@@ -14,32 +14,20 @@ from tests.comm.jobs import ROOT
 
 pytestmark = pytest.mark.slow
 GUESTS = ROOT / "experiments" / "guests"
-PATIENCE = 600
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 
 
-def torchrun(ranks: int) -> list[str]:
-    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-
-
-def ended(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"} | environment
-    return subprocess.run(
-        [sys.executable, *map(str, words)],
-        cwd=ROOT,
-        env={"PYTHONPATH": str(ROOT)} | clean,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+def ended(*words: object) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"}
+    command, environment = [sys.executable, *map(str, words)], {"PYTHONPATH": str(ROOT)} | clean
+    how = {"capture_output": True, "text": True, "timeout": 600}
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False, **how)
 
 
 def printed(*words: object) -> list[str]:
-    """The lines that a program prints, those of progress aside."""
     done = ended(*words)
     assert done.returncode == 0, done.stderr
-    said = re.compile(r"epoch \d+: loss|accuracy of|\d+ workers from")
-    return [line for line in done.stdout.splitlines() if said.match(line)]
+    return re.findall(r"^(?:epoch \d+: loss|accuracy of|\d+ workers from).*", done.stdout, re.M)
 
 
 def needs(module: str) -> None:
@@ -50,7 +38,7 @@ def needs(module: str) -> None:
 @pytest.fixture(scope="module")
 def losses() -> list[str]:
     needs("torch_geometric")
-    lines = printed(*torchrun(2), ROOT / "experiments" / "pyg" / "on_ranks.py")
+    lines = printed(*TORCHRUN, 2, ROOT / "experiments" / "pyg" / "on_ranks.py")
     assert len(lines) == 5
     return lines
 
@@ -64,7 +52,7 @@ def test_lightning(losses, processes):
 @pytest.mark.parametrize(("ranks", "members"), [(2, 1), (4, 1), (4, 2)])
 def test_a_mesh_and_fsdp2(losses, ranks, members):
     """Each row of the mesh trains as all ranks would; the first one draws what others draw."""
-    *lines, last = printed(*torchrun(ranks), GUESTS / "on_a_mesh.py", members)
+    *lines, last = printed(*TORCHRUN, ranks, GUESTS / "on_a_mesh.py", members)
     assert lines == losses
     assert last.startswith(f"accuracy of {members} together")
 
@@ -90,3 +78,15 @@ def test_a_killed_worker_of_ray(losses, tmp_path):
     *same, last = printed(GUESTS / "in_ray.py", "--workers", 1, "--directory", tmp_path / "b")
     assert same == losses
     assert last in ("1 workers from epoch 11", "1 workers from epoch 21")
+
+
+COMPARED = sorted(path for path in GUESTS.glob("*.py") if "import compare" in path.read_text())
+
+
+@pytest.mark.parametrize("script", COMPARED, ids=lambda script: script.stem)
+def test_a_program_compares_itself_with_one_process(script):
+    program = script.stem.split("_")[1]
+    needs("torch_scatter" if program == "physicsnemo" else program)  # its sums
+    done = ended(*TORCHRUN, 3, script)
+    assert done.returncode == 0, done.stderr
+    assert " from one process, " in done.stdout
