@@ -23,6 +23,7 @@ from spgnn.kernels.attention import (
     Gat,
     Rules,
     attend_,
+    attend_whole,
     finish,
     head_products,
 )
@@ -275,26 +276,27 @@ class Fetching:
             handle.wait()
 
 
-class Pass:
+class Pass(NamedTuple):
     """One layer of attention, through exchanges that are given."""
 
-    def __init__(
-        self,
-        pieces: Pieces,
-        fetches: Sequence[Fetch],
-        sums: PartialsExchange | None,
-        fold: PartialsExchange | None,
-        log_share: float = 0.0,
-        at_once: int = 1,
-    ) -> None:
-        self.pieces, self.fetches, self.at_once = pieces, fetches, at_once
-        self.sums, self.fold = sums, fold
-        self._log_share = log_share
+    pieces: Pieces
+    fetches: Sequence[Fetch]
+    sums: PartialsExchange | None
+    fold: PartialsExchange | None
+    log_share: float = 0.0
+    at_once: int = 1
 
     def forward(self, inputs: Inputs, shares: Shares, step: Step, *, gradients: bool) -> Forward:
         """Weighted sums of rows of Z; as of :meth:`Attention.forward`. Collective."""
         Z, dst, scores, *_ = inputs
-        parts, share, wait_partials = self.pieces, self._log_share, None
+        parts, share, wait_partials = self.pieces, self.log_share, None
+        if not (self.fetches or self.sums or self.fold):
+            block = EdgeBlock(parts.local, dst, Z, *shares.local)
+            out, lse, *sums = attend_whole(parts.local, *scores.of(block), gradients=gradients)
+            lse.clamp_(min=NOTHING)
+            result = nothing(parts, len(out), Z, dst, scores.a, scores.joint, gradients=False)
+            saved = result[2:5] if scores.joint else (lse[: len(sums[1])].clone(), *sums)
+            return Forward._make((out, lse, *saved, *result[5:]))
         # What gradients need is kept beyond the next exchange, unless it is fetched again.
         saves = gradients and parts.rounds is None
         fetched = Z.new_empty(parts.fetched if saves else 0, Z.shape[1])
@@ -313,11 +315,12 @@ class Pass:
                 wait_partials = self.sums.to_owners(payload, step)
             block = EdgeBlock(parts.local, dst, Z, *shares.local)
             # To lower what is there raises what comes.
-            state = _raised_(scores.attend(block, None, gradients=gradients), share)
+            state = scores.attend(block, None, gradients=gradients)
+            state.m += share
             for fetch, rows, of_fetch in zip(self.fetches, arriving, shares.fetched, strict=True):
                 block = EdgeBlock(fetch.remote, dst, rows, *of_fetch)
                 state = scores.attend(block, state, gradients=gradients)
-            state = _raised_(state, -share)
+            state.m -= share
         finally:
             arriving.wait()
         saved = _saved(state if gradients else None, Z, scores)
@@ -354,7 +357,7 @@ class Pass:
     ) -> tuple[Gradients, list[Tensor | None]]:
         """Gradients in all operands, and in what edges of each fetch contribute. Collective."""
         Z, dst, scores, *_ = inputs
-        parts, share = self.pieces, self._log_share
+        parts, share = self.pieces, self.log_share
         D = head_products(G, saved.out, scores.heads) if D is None else D
         whole = Whole(G, saved.lse, D)
         if self.fold is not None:
@@ -442,13 +445,6 @@ def _payload(dst: Tensor, scores: Scores) -> Payload:
 def _payload_of_row(whole: Whole) -> Payload:
     # D is a product with G: of another step it would be one of another row.
     return Payload(whole.G, (whole.lse,), (whole.D,))
-
-
-def _raised_(state: AttentionState, by: float) -> AttentionState:
-    """The same, where all scores are compared with others that are so much larger."""
-    if by:
-        state.m.add_(by)
-    return state
 
 
 def _saved(

@@ -76,18 +76,17 @@ class Scores(NamedTuple):
         self, block: EdgeBlock, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
         """Merge the edges of a block into running softmaxes."""
-        operands, rules = self._of(block)
-        return attend_(block.pattern, operands, rules, state, gradients=gradients)
+        return attend_(block.pattern, *self.of(block), state, gradients=gradients)
 
-    def _of(self, block: EdgeBlock) -> tuple[Gat | GatV2, Rules]:
+    def of(self, block: EdgeBlock) -> tuple[Gat | GatV2, Rules]:
+        """Operands of kernels."""
         _, dst, Z, edges, dropout = block
         operands = GatV2(dst, Z, self.a) if self.joint else Gat(dst, head_scores(Z, self.a), Z)
         return operands, Rules(self.slope, edges, dropout)
 
     def gradient(self, block: EdgeBlock, whole: Whole) -> Gradients:
         """Gradients by the edges of a block."""
-        operands, rules = self._of(block)
-        gradients: Any = attend_backward(block.pattern, operands, rules, *whole)
+        gradients: Any = attend_backward(block.pattern, *self.of(block), *whole)
         if self.joint:
             dx, dy, da, dt = gradients
             return Gradients(dy, dx, da, dt)

@@ -203,8 +203,8 @@ def attend_(
     if state is None:
         twice = gradients and not operands.joint
         state = AttentionState.new(pattern.shape[0], operands.features, operands.heads, twice)
-    kernels = kernels_for(operands.features)
-    kernels.attend(pattern, operands, rules, Target(ending, state.arrays))
+    target = Target(ending, state.arrays)
+    kernels_for(operands.features).attend(pattern, operands, rules, target)
     return state
 
 
@@ -213,10 +213,8 @@ def attend_backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients by the nonzeros of a block."""
     rules.check(pattern, operands)
-    gradients: tuple[Tensor | None, ...]
-    kernels = kernels_for(operands.features)
-    gradients = kernels.attend_backward(pattern, operands, rules, G, lse, D)
-    return gradients
+    backward: Any = kernels_for(operands.features).attend_backward
+    return tuple(backward(pattern, operands, rules, G, lse, D))
 
 
 def finish(state: AttentionState, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
@@ -345,23 +343,32 @@ def _read(joint: bool, arguments: tuple[Any, ...]) -> tuple[Pattern, Gat | GatV2
 def _new_results(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
     """Sums and lse and, of GAT, P and pi, which are empty where no gradient is asked for."""
     operands = (GatV2 if joint else Gat)(*arguments[5:8])
-    Z, rows = operands.features, arguments[0].shape[0] - 1
+    return _new_rows(operands, arguments[0].shape[0] - 1, gradients=joint or arguments[14])
+
+
+def _new_rows(operands: Gat | GatV2, rows: int, *, gradients: bool) -> tuple[Tensor, ...]:
+    Z = operands.features
     out, lse = new_rows(rows, Z), Z.new_empty((rows, operands.heads), dtype=SUM_DTYPE[Z.dtype])
-    if joint:
+    if operands.joint:
         return out, lse
-    if not arguments[14]:
-        return out, lse, lse.new_empty(0), lse.new_empty(0)
-    sums = out.new_empty((0, out.shape[1]), dtype=lse.dtype)
-    return out, lse, new_rows(rows, sums), torch.empty_like(lse)
+    some, sums = rows if gradients else 0, out.new_empty((0, out.shape[1]), dtype=lse.dtype)
+    return out, lse, new_rows(some, sums), lse.new_empty(some, operands.heads)
 
 
-def _forward(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
-    pattern, operands, rules = _read(joint, arguments)
-    results = _new_results(joint, *arguments)
-    more = results[2:] if not joint and arguments[14] else (None, None)
+def attend_whole(
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules, *, gradients: bool
+) -> tuple[Tensor, ...]:
+    """Finished sums and lse of rows that have no other nonzeros; of GAT P / n and pi / n too."""
+    rules.check(pattern, operands)
+    results = _new_rows(operands, pattern.shape[0], gradients=gradients)
+    more = results[2:] if gradients and not operands.joint else (None, None)
     target = Target(FINISHED, (None, None, None, *more), *results[:2])
     kernels_for(operands.features).attend(pattern, operands, rules, target)
     return results
+
+
+def _forward(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    return attend_whole(*_read(joint, arguments), gradients=joint or arguments[14])
 
 
 def _backward_of(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:

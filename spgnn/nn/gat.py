@@ -122,9 +122,9 @@ class AttentionConv(Convolution):
         return "loops" if self.add_self_loops else "none"
 
     @property
-    def shift(self) -> None:
-        """None: the bias is added in `update`."""
-        return None
+    def shift(self) -> nn.Parameter | None:
+        """The bias."""
+        return self.bias
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -150,17 +150,15 @@ class AttentionConv(Convolution):
         return replace(request, scores=scores, dropped=self.dropped(graph, keys))
 
     def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
-        """Heads side by side or averaged, the skip, and the bias."""
+        """Heads side by side or averaged, and the skip."""
         out = self.messages_of(Z)
         if not self.concat:
-            out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
+            # A sum's gradient is a view; that of a mean would be divided head by head.
+            out = out.unflatten(1, (self.heads, self.out_channels)).sum(1) / self.heads
         if self.res is not None:
-            out = out + linear_of_own(self.res, H, graph)
-        if self.bias is not None:
-            out = out + self.bias.to(out.dtype)
-        # The gradient needs the result of attention; the next layer may overwrite what it is given.
-        untouched = self.concat and self.res is None and self.bias is None
-        return out.clone() if untouched else out
+            return out + linear_of_own(self.res, H, graph)
+        # The gradient needs the result of attention; what follows may overwrite what it is given.
+        return out.clone() if self.concat else out
 
     @abstractmethod
     def _scored(

@@ -44,13 +44,9 @@ template <class T, int kCount, bool kV2> struct Attention : Neighbours<T, kCount
       const T* row = this->matrix(rows[e]);
       S* score = scores + e * a.padded;
       if constexpr (kV2) {
-        if (a.edge_features) {
-          const i64 edge = a.order[nonzeros.begin + e];
-          interleave(a.edge_features + edge * a.heads * a.width, a.heads, a.padded, a.width, t);
-        }
+        const S* mine = this->with_edge(nonzeros.begin + e, x, t);
         this->sum_packs(score, [&](i64 k) {
-          const V sum =
-              load_vector<V>(x + k * L) + load_wide(row + k * L) + load_vector<V>(t + k * L);
+          const V sum = load_vector<V>(mine + k * L) + load_wide(row + k * L);
           return (sum > 0 ? sum : sum * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
@@ -70,35 +66,25 @@ template <class T, int kCount, bool kV2> struct Attention : Neighbours<T, kCount
 
   // Weights of a chunk; adds them up in n and pi.
   template <bool kTwice> void make_weights(const S* score, i64 count) {
+    const bool drops = a.dropout.own_ids != nullptr;
     this->for_each_vector(count, [&](i64 i, i64 h) {
       V argument = load_vector<V>(score + i), weight;
       if constexpr (kV2) {
-        weight = exp_of_negatives<S>(argument - load_vector<V>(m + h));
+        weight = exp_of_negative<S>(argument - load_vector<V>(m + h));
       } else {
         argument += load_vector<V>(d + h);
         const V e = argument > 0 ? argument : argument * a.slope;
-        weight = exp_of_negatives<S>(e - load_vector<V>(m + h));
+        weight = exp_of_negative<S>(e - load_vector<V>(m + h));
       }
       weight = first_lanes<S>(weight, count * a.padded - i);  // not what lies beyond the last
-      store_vector(w + i, weight);
       store_vector(n + h, load_vector<V>(n + h) + weight);
-      if constexpr (kTwice) {
-        const V positive = argument > 0 ? weight : V{};
-        store_vector(u + i, positive);
-        store_vector(pi + h, load_vector<V>(pi + h) + positive);
-      }
+      const V factor = drops ? load_vector<V>(factors + i) : V{} + S(1);
+      store_vector(w + i, weight * factor);
+      if constexpr (!kTwice) return;
+      const V positive = argument > 0 ? weight : V{};
+      store_vector(pi + h, load_vector<V>(pi + h) + positive);
+      store_vector(u + i, positive * factor);
     });
-    if (!a.dropout.own_ids) return;
-    this->for_each_vector(count, [&](i64 i, i64) {
-      const V factor = load_vector<V>(factors + i);
-      store_vector(w + i, load_vector<V>(w + i) * factor);
-      if constexpr (kTwice) store_vector(u + i, load_vector<V>(u + i) * factor);
-    });
-  }
-
-  // One number for each head, from sums of lanes.
-  void fold(S* sums) const {
-    for (i64 i = a.padded; i < period; ++i) sums[i % a.padded] += sums[i];
   }
 
   template <bool kTwice> Triples<S> of_row(i64 row, const char* const* rows, Span nonzeros) {
@@ -134,8 +120,7 @@ template <class T, int kCount, bool kV2> struct Attention : Neighbours<T, kCount
       make_weights<kTwice>(scores + first * a.padded, count);
       this->template add_rows<kTwice>(rows + first, count, 0, w, u, o, p);
     }
-    fold(n);
-    fold(pi);
+    this->fold(n), this->fold(pi);
     separate(o, a.heads, a.padded, a.width, plain_o);
     if constexpr (kTwice) separate(p, a.heads, a.padded, a.width, plain_p);
     return {largest, n, plain_o, kTwice ? plain_p : nullptr, kTwice ? pi : nullptr};
@@ -148,11 +133,9 @@ template <class T, int kCount, bool kV2> struct Attention : Neighbours<T, kCount
       const Span nonzeros{indptr[row - rows.begin], indptr[row - rows.begin + 1]};
       if (nonzeros.begin == nonzeros.end && target.ending == Ending::kMerged) continue;
       const char* const* others = at + (nonzeros.begin - first);
-      if (!kV2 && target.triples.p) {
-        end_triple(target, row, of_row<!kV2>(row, others, nonzeros), a.heads, a.width);
-      } else {
-        end_triple(target, row, of_row<false>(row, others, nonzeros), a.heads, a.width);
-      }
+      const auto triple = !kV2 && target.triples.p ? of_row<!kV2>(row, others, nonzeros)
+                                                   : of_row<false>(row, others, nonzeros);
+      end_triple(target, row, triple, a.heads, a.width);
     }
   }
 };
@@ -201,20 +184,11 @@ template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours
     if constexpr (kV2) interleave(a.a, a.heads, a.padded, a.width, vector);
   }
 
-  // Packs of the two ends' features: what scores are made of, and what is summed.
-  [[gnu::always_inline]] V argument(const T* row, i64 k) const {
-    return load_vector<V>(own[0] + k * L) + load_wide(row + k * L) + load_vector<V>(t + k * L);
-  }
+  // A pack of the two ends' features that is summed.
   [[gnu::always_inline]] V product(const T* row, i64 k) const {
     constexpr int kGradient = kOfRows ? 1 : 0;
     const T* other = kSide == Side::kColumnsV2 ? row + columns : row;
     return load_vector<V>(own[kGradient] + k * L) * load_wide(other + k * L);
-  }
-
-  void take_edge_features(i64 nonzero) {
-    if (!kV2 || !a.edge_features) return;
-    const i64 number = a.order[nonzero] * a.heads * a.width;
-    interleave(a.edge_features + number, a.heads, a.padded, a.width, t);
   }
 
   void gather(const char* const* rows, Span nonzeros) {
@@ -229,9 +203,9 @@ template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours
       const S* others = reinterpret_cast<const S*>(row + kMatrices * columns);
       const i64 place = e * a.padded;
       if constexpr (kV2) {
-        take_edge_features(nonzeros.begin + e);
+        const S* mine = this->with_edge(nonzeros.begin + e, own[0], t);
         this->sum_packs(scores + place, [&](i64 k) {
-          const V both = argument(row, k);
+          const V both = load_vector<V>(mine + k * L) + load_wide(row + k * L);
           return (both > 0 ? both : both * a.slope) * load_vector<V>(vector + k * L);
         });
       } else {
@@ -267,7 +241,7 @@ template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours
       // Scores of −∞ have no weight, nor have rows of nothing else.
       constexpr S kLeast = -static_cast<S>(__builtin_inf());
       const V difference = score == kLeast ? score : score - normaliser;
-      V weight = exp_of_negatives<S>(difference);
+      V weight = exp_of_negative<S>(difference);
       V g = load_vector<V>(products + i);
       const V factor = drops ? load_vector<V>(factors + i) : V{} + S(1);
       g = weight * (g * factor - load_vector<V>(kOfRows ? numbers[1] + h : inner + i)) * slope;
@@ -278,29 +252,52 @@ template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours
     });
   }
 
-  // GATv2: what the gradients of scores give x (or y) and a.
-  void add_scores(const char* const* rows, Span nonzeros, const AttentionGradients<T>& gradients) {
-    for (i64 e = nonzeros.begin; e < nonzeros.end; ++e) {
-      take_edge_features(e);
-      const T* row = this->matrix(rows[e - nonzeros.begin]);
-      const S* g = products + (e - nonzeros.begin) * a.padded;
-      for (i64 k = 0; k < packs; ++k) {
-        const V both = argument(row, k), of_score = this->weights_of(g, k);
-        V change = of_score * load_vector<V>(vector + k * L);
-        change = both > 0 ? change : change * a.slope;
-        store_vector(sum + k * L, load_vector<V>(sum + k * L) + change);
-        if constexpr (kOfRows) {
-          const V relu = both > 0 ? both : both * a.slope;
-          S* place = gradients.a + k * L;
-          store_vector(place, load_vector<V>(place) + of_score * relu);
-          if (gradients.edge_features) store_vector(edge + k * L, change);
+  // GATv2: what the gradients g of the scores of some nonzeros give x (or y), and a.
+  template <int kPacks = kVectorRegisters / 8>
+  void add_scores(const char* const* rows, i64 count, const S* mine, const S* g, S* into, S* of_a,
+                  i64 k = 0) const {
+    for (; k + kPacks <= packs; k += kPacks) {
+      V ends[kPacks], vectors[kPacks], sums[kPacks] = {}, others[kPacks] = {};
+#pragma GCC unroll 16
+      for (int i = 0; i < kPacks; ++i) {
+        ends[i] = load_vector<V>(mine + (k + i) * L);
+        vectors[i] = load_vector<V>(vector + (k + i) * L);
+      }
+      for (i64 e = 0; e < count; ++e) {
+        const T* row = this->matrix(rows[e]) + k * L;
+#pragma GCC unroll 16
+        for (int i = 0; i < kPacks; ++i) {
+          const V both = ends[i] + load_wide(row + i * L);
+          const V of_score = this->weights_of(g + e * a.padded, k + i);
+          const V change = of_score * (both > 0 ? V{} + S(1) : V{} + a.slope);
+          sums[i] += change * vectors[i];
+          if constexpr (kOfRows) others[i] += change * both;
         }
       }
-      if (kOfRows && gradients.edge_features) {
-        separate(edge, a.heads, a.padded, a.width, plain);
-        T* place = gradients.edge_features + a.order[e] * a.heads * a.width;
-        for (i64 c = 0; c < a.heads * a.width; ++c) place[c] = narrow<T>(plain[c]);
+#pragma GCC unroll 16
+      for (int i = 0; i < kPacks; ++i) {
+        const i64 place = (k + i) * L;
+        store_vector(into + place, load_vector<V>(into + place) + sums[i]);
+        if constexpr (kOfRows) store_vector(of_a + place, load_vector<V>(of_a + place) + others[i]);
       }
+    }
+    if constexpr (kPacks > 1) add_scores<kPacks / 2>(rows, count, mine, g, into, of_a, k);
+  }
+  void add_scores(const char* const* rows, Span nonzeros, const AttentionGradients<T>& gradients) {
+    if (!a.edge_features) {
+      const i64 count = nonzeros.end - nonzeros.begin;
+      return add_scores<>(rows, count, own[0], products, sum, gradients.a);
+    }
+    for (i64 e = nonzeros.begin; e < nonzeros.end; ++e, ++rows) {
+      const S *mine = this->with_edge(e, own[0], t),
+              *g = products + (e - nonzeros.begin) * a.padded;
+      std::memset(edge, 0, columns * sizeof(S));
+      add_scores<>(rows, 1, mine, g, edge, gradients.a);
+      for (i64 c = 0; c < columns; ++c) sum[c] += edge[c];
+      if (!gradients.edge_features) continue;
+      separate(edge, a.heads, a.padded, a.width, plain);
+      T* place = gradients.edge_features + a.order[e] * a.heads * a.width;
+      for (i64 c = 0; c < a.heads * a.width; ++c) place[c] = narrow<T>(plain[c]);
     }
   }
 
@@ -338,7 +335,7 @@ template <class T, int kCount, Side kSide> struct AttentionBackward : Neighbours
       }
       if constexpr (kV2) add_scores(others, chunk, gradients);
     }
-    for (i64 i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
+    this->fold(number_sums);
     separate(sum, a.heads, a.padded, a.width, plain);
   }
 

@@ -86,33 +86,6 @@ template <class S> [[gnu::always_inline]] inline LanesOf<S> first_lanes(LanesOf<
   return load_vector<Numbers>(kNumbers) < bound + Numbers{} ? v : LanesOf<S>{};
 }
 
-// exp(x) for x ≤ 0 in every lane, as exp_of_negative.
-template <class S> [[gnu::always_inline]] inline LanesOf<S> exp_of_negatives(LanesOf<S> x) {
-  using V = LanesOf<S>;
-  constexpr bool kSingle = sizeof(S) == 4;
-  using Words [[gnu::vector_size(kVectorBytes)]] = std::conditional_t<kSingle, u32, u64>;
-  constexpr int kMantissa = kSingle ? 23 : 52;
-  constexpr int kDegree = kSingle ? 7 : 13;
-  constexpr S kLeast = kSingle ? S(-87) : S(-708);
-  constexpr S kPerLog2 = S(1.4426950408889634074);
-  constexpr S kLog2 = kSingle ? S(0.693359375) : S(0.693147180369123816490);
-  constexpr S kLog2Rest = kSingle ? S(-2.12194440054690583e-4) : S(1.90821492927058770002e-10);
-  constexpr S kRound = kSingle ? S(12582912) : S(6755399441055744);
-  const auto tiny = x < kLeast;
-  const V clamped = tiny ? kLeast + V{} : x;
-  const V shifted = clamped * kPerLog2 + kRound;
-  const V n = shifted - kRound;
-  const V r = clamped - n * kLog2 - n * kLog2Rest;
-  V sum = V{} + S(1);
-#pragma GCC unroll 16
-  for (int k = kDegree; k > 0; --k) sum = sum * (r * (S(1) / static_cast<S>(k))) + S(1);
-  const auto power = reinterpret_cast<V>((reinterpret_cast<Words>(shifted) << kMantissa) +
-                                         reinterpret_cast<Words>(V{} + S(1)));
-  return tiny ? V{} : sum * power;
-}
-
-// Nonzeros of some rows as attention sees them: packed rows of the other side.
-
 // Hands out pieces of a kernel's memory, each from a cache line on.
 class Room {
  public:
@@ -145,23 +118,45 @@ template <class S, int kCount = 1, class Function>
   }
 }
 
-// From [heads][width] to [width][padded heads] and back.
+// Eight by eight numbers, rows to columns: each step is a perfect shuffle of all of them.
+template <class S> void transpose_block(const S* from, i64 from_stride, S* to, i64 to_stride) {
+  using Eight [[gnu::vector_size(8 * sizeof(S))]] = S;
+  Eight x[8], y[8];
+  for (int i = 0; i < 8; ++i) x[i] = load_part<Eight>(from + i * from_stride);
+#pragma GCC unroll 3
+  for (int step = 0; step < 3; ++step) {
+    for (int i = 0; i < 4; ++i) {
+      y[2 * i] = __builtin_shufflevector(x[i], x[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      y[2 * i + 1] = __builtin_shufflevector(x[i], x[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; ++i) x[i] = y[i];
+  }
+  for (int i = 0; i < 8; ++i) store_part(to + i * to_stride, x[i]);
+}
+
 template <class T, class S>
-void interleave(const T* plain, i64 heads, i64 padded, i64 width, S* packed) {
-  for (i64 h = 0; h < heads; ++h) {
-    for (i64 c = 0; c < width; ++c) {
-      if constexpr (std::is_same_v<T, S>) {
-        packed[c * padded + h] = plain[h * width + c];
-      } else {
-        packed[c * padded + h] = widen(plain[h * width + c]);
-      }
+void transpose(const T* from, i64 rows, i64 columns, i64 from_stride, i64 to_stride, S* to) {
+  constexpr bool kBlocks = std::is_same_v<T, float> && kVectorBytes >= 32;
+  const bool blocks = kBlocks && rows % 8 == 0 && columns % 8 == 0;
+  for (i64 r = 0; r < rows; r += blocks ? 8 : 1) {
+    for (i64 c = 0; c < columns; c += blocks ? 8 : 1) {
+      const T* x = from + r * from_stride + c;
+      S* y = to + c * to_stride + r;
+      if constexpr (std::is_same_v<T, S>) *y = *x;
+      if constexpr (!std::is_same_v<T, S>) *y = widen(*x);
+      if (!blocks) continue;
+      if constexpr (kBlocks) transpose_block(x, from_stride, y, to_stride);
     }
   }
 }
+
+// From [heads][width] to [width][padded heads] and back.
+template <class T, class S>
+void interleave(const T* plain, i64 heads, i64 padded, i64 width, S* packed) {
+  transpose(plain, heads, width, width, padded, packed);
+}
 template <class S> void separate(const S* packed, i64 heads, i64 padded, i64 width, S* plain) {
-  for (i64 h = 0; h < heads; ++h) {
-    for (i64 c = 0; c < width; ++c) plain[h * width + c] = packed[c * padded + h];
-  }
+  transpose(packed, width, heads, padded, width, plain);
 }
 
 template <class T> void pack_rows(const PackOperands<T>& a, Span rows) {
@@ -233,12 +228,25 @@ template <class T, int kCount> struct Neighbours {
     }
   }
 
+  // GATv2: what an edge and the own end's row x add to the other's; `sum` has room for it.
+  const S* with_edge(i64 nonzero, const S* x, S* sum) const {
+    if (!a.edge_features) return x;
+    const T* of_edge = a.edge_features + a.order[nonzero] * a.heads * a.width;
+    interleave(of_edge, a.heads, a.padded, a.width, sum);
+    for (i64 c = 0; c < columns; ++c) sum[c] += x[c];
+    return sum;
+  }
+
   // A pattern of heads, once for every lane.
   void repeat_heads(const S* plain, S* pattern, S padding = 0) const {
-    for (i64 i = 0; i < period; ++i) {
-      const i64 head = i % a.padded;
-      pattern[i] = head < a.heads ? plain[head] : padding;
+    for (i64 first = 0; first < period; first += a.padded) {
+      for (i64 h = 0; h < a.padded; ++h) pattern[first + h] = h < a.heads ? plain[h] : padding;
     }
+  }
+
+  // One number for each head, from sums of lanes.
+  void fold(S* sums) const {
+    for (i64 i = a.padded; i < period; ++i) sums[i & (a.padded - 1)] += sums[i];
   }
 
   // Weights of heads for pack k of a row.
@@ -310,21 +318,15 @@ template <class T, int kCount> struct Neighbours {
     }
   }
 
-  // The same over all packs; `offset` is the matrix's place in a packed row.
-  template <bool kTwice>
+  // The same over all packs from pack k on; `offset` is the matrix's place in a packed row.
+  template <bool kTwice, int kPacks = kMaxPanel>
   void add_rows(const char* const* rows, i64 count, i64 offset, const S* w, const S* u, S* sum,
-                S* other) const {
-    for (i64 k = 0; k < packs;) {
-      const i64 left = packs - k;
-      if (kMaxPanel >= 8 && left >= 8) {
-        add_panel<kMaxPanel, kTwice>(rows, count, offset, k, w, u, sum, other), k += 8;
-      } else if (left >= 4) {
-        add_panel<4, kTwice>(rows, count, offset, k, w, u, sum, other), k += 4;
-      } else if (left >= 2) {
-        add_panel<2, kTwice>(rows, count, offset, k, w, u, sum, other), k += 2;
-      } else {
-        add_panel<1, kTwice>(rows, count, offset, k, w, u, sum, other), k += 1;
-      }
+                S* other, i64 k = 0) const {
+    for (; k + kPacks <= packs; k += kPacks) {
+      add_panel<kPacks, kTwice>(rows, count, offset, k, w, u, sum, other);
+    }
+    if constexpr (kPacks > 1) {
+      add_rows<kTwice, kPacks / 2>(rows, count, offset, w, u, sum, other, k);
     }
   }
 
@@ -358,7 +360,7 @@ template <class S> inline Triples<S> row_of(const Triples<S>& a, i64 row, i64 he
 }
 
 template <class S> inline S exp_difference(S x, S of) {
-  return x == -static_cast<S>(__builtin_inf()) ? S{0} : exp_of_negative(x - of);
+  return x == -static_cast<S>(__builtin_inf()) ? S{0} : exp_of_negative<S>(x - of);
 }
 
 // Merges a row's triple into another.

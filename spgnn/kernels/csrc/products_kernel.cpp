@@ -53,7 +53,7 @@ template <class T> void summarise(const T* x, i64 count, i64 heads, Sum<T>* larg
   repeat(largest, heads, lanes);
   for (i64 j = 0; j < lanes; ++j) sum[j] = 0;
   for_each_lane(count, lanes,
-                [=](i64 i, i64 j) { sum[j] += exp_of_negative(widen(x[i]) - largest[j]); });
+                [=](i64 i, i64 j) { sum[j] += exp_of_negative<Sum<T>>(widen(x[i]) - largest[j]); });
   add_lanes(sum, heads, lanes);
 }
 
@@ -63,7 +63,7 @@ void exponentials(const T* x, i64 count, i64 heads, Sum<T>* largest, Sum<T>* fac
   repeat(largest, heads, lanes);
   repeat(factor, heads, lanes);
   for_each_lane(count, lanes, [=](i64 i, i64 j) {
-    y[i] = narrow<T>(exp_of_negative(widen(x[i]) - largest[j]) * factor[j]);
+    y[i] = narrow<T>(exp_of_negative<Sum<T>>(widen(x[i]) - largest[j]) * factor[j]);
   });
 }
 

@@ -94,7 +94,7 @@ template <class T, int kCount, bool kV2> struct Weighing : Neighbours<T, kCount>
       number += load_vector<V>(d + h);
       score = number > 0 ? number : number * a.slope;
     }
-    return exp_of_negatives<S>(score - load_vector<V>(m + h));
+    return exp_of_negative<S>(score - load_vector<V>(m + h));
   }
 
   // The largest score of a row, the sum of exp(score − m), and that of its products with g.
@@ -114,9 +114,7 @@ template <class T, int kCount, bool kV2> struct Weighing : Neighbours<T, kCount>
         store_vector(inner + h, load_vector<V>(inner + h) + weight * product);
       });
     }
-    for (i64 i = a.padded; i < period; ++i) {
-      n[i % a.padded] += n[i], inner[i % a.padded] += inner[i];
-    }
+    this->fold(n), this->fold(inner);
     for (i64 h = 0; h < a.padded; ++h) {
       const S one = n[h] == 0 ? S{0} : 1 / n[h], all = inner[h] * one;
       for (i64 i = h; i < period; i += a.padded) n[i] = one, inner[i] = all;
@@ -201,7 +199,7 @@ template <class T, int kCount, bool kV2> struct Weighing : Neighbours<T, kCount>
       T* ends = sent.rows + row * a.heads * a.width;
       for (i64 c = 0; c < a.heads * a.width; ++c) { ends[c] += plain[c]; }
     } else {
-      for (i64 i = a.padded; i < period; ++i) number_sums[i % a.padded] += number_sums[i];
+      this->fold(number_sums);
       for (i64 h = 0; h < a.heads; ++h) { sent.numbers[row * a.heads + h] += number_sums[h]; }
     }
   }

@@ -308,17 +308,18 @@ class Stream {
 
 // Exponentials of numbers that are not positive, written for the compiler to vectorise.
 
-// exp(x) = power · exp(r): a power of two, |r| ≤ log(2) / 2.
-template <class S> struct ReducedExponent {
-  S power, r;
+// exp(x) = power · exp(r): a power of two, |r| ≤ log(2) / 2. V: S, or a vector of S.
+template <class V> struct ReducedExponent {
+  V power, r;
 };
 
 template <class S> inline constexpr S kLeastExponent = std::is_same_v<S, float> ? S(-87) : S(-708);
 
 // Of x ≤ 0, or the least for which the power is no subnormal number.
-template <class S> inline ReducedExponent<S> reduced_exponent(S x) {
+template <class S, class V> [[gnu::always_inline]] inline ReducedExponent<V> reduced_exponent(V x) {
   constexpr bool kSingle = std::is_same_v<S, float>;
-  using Bits = std::conditional_t<kSingle, u32, u64>;
+  using Word = std::conditional_t<kSingle, u32, u64>;
+  using Bits = std::conditional_t<std::is_same_v<V, S>, Word, decltype(V{} < V{})>;
   constexpr int kMantissa = kSingle ? 23 : 52;
   constexpr S kPerLog2 = S(1.4426950408889634074);
   // log 2 in two parts, the first short enough for its product with n to be exact.
@@ -326,23 +327,24 @@ template <class S> inline ReducedExponent<S> reduced_exponent(S x) {
   constexpr S kLog2Rest = kSingle ? S(-2.12194440054690583e-4) : S(1.90821492927058770002e-10);
   // Adding this rounds to an integer, which is then in the lowest bits.
   constexpr S kRound = kSingle ? S(12582912) : S(6755399441055744);
-  const S clamped = x < kLeastExponent<S> ? kLeastExponent<S> : x;
-  const S shifted = clamped * kPerLog2 + kRound;
-  const S n = shifted - kRound;
+  const V clamped = x < kLeastExponent<S> ? kLeastExponent<S> + V{} : x;
+  const V shifted = clamped * kPerLog2 + kRound;
+  const V n = shifted - kRound;
   const Bits exponent = __builtin_bit_cast(Bits, shifted) << kMantissa;
-  return {__builtin_bit_cast(S, exponent + __builtin_bit_cast(Bits, S(1))),
+  return {__builtin_bit_cast(V, exponent + __builtin_bit_cast(Bits, S(1) + V{})),
           clamped - n * kLog2 - n * kLog2Rest};
 }
 
 // exp(x) for x ≤ 0, to about an ulp; 0 where it would be subnormal. Taylor's series.
-template <class S> inline S exp_of_negative(S x) {
+template <class S, class V = S> [[gnu::always_inline]] inline V exp_of_negative(V x) {
+  constexpr double kFactorials[] = {
+      1, 1, 2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800., 39916800., 479001600., 6227020800.};
+  constexpr int kDegree = std::is_same_v<S, float> ? 7 : 13;
   const auto [power, r] = reduced_exponent<S>(x);
-  S sum = 1;
+  V sum = V{} + S(1 / kFactorials[kDegree]);
 #pragma GCC unroll 16
-  for (int k = std::is_same_v<S, float> ? 7 : 13; k > 0; --k) {
-    sum = 1 + sum * r * (S(1) / static_cast<S>(k));
-  }
-  return x < kLeastExponent<S> ? S(0) : sum * power;
+  for (int k = kDegree - 1; k >= 0; --k) sum = sum * r + S(1 / kFactorials[k]);
+  return x < kLeastExponent<S> ? V{} : sum * power;
 }
 
 }  // namespace spgnn::SPGNN_ISA
