@@ -38,7 +38,10 @@ SYSTEMS = {
     "flexgraph": ("gcn", "--nproc {P} --cover row"),
     "dorylus": ("gcn", "--nproc {P} --delay 1"),
     "distgnn": ("gcn", "--nproc {P} --algo vertex-cut --partition libra --delay 5 --delay-bins 5"),
-    "bns-gcn": ("gcn", "--nproc {P} --cover column --boundary-sampling 0.1"),
+    "bns-gcn": (
+        "gcn",
+        "--nproc {P} --cover column --boundary-sampling 0.1 --set messages.exact-means=false",
+    ),
     "sancus": ("gcn", "--nproc {P} --set messages.fresh=0.1"),
     "sar": ("gcn", SAR + "--schedule peers --buffer 1MB"),
     "sar-at-once": ("gcn", SAR),
