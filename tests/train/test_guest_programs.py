@@ -30,9 +30,9 @@ def printed(*words: object) -> list[str]:
     return re.findall(r"^(?:epoch \d+: loss|accuracy of|\d+ workers from).*", done.stdout, re.M)
 
 
-def needs(module: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"needs {module}")
+def needs(*modules: str) -> None:
+    if not all(map(importlib.util.find_spec, modules)):
+        pytest.skip(f"needs {', '.join(modules)}")
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ COMPARED = sorted(path for path in GUESTS.glob("*.py") if "import compare" in pa
 @pytest.mark.parametrize("script", COMPARED, ids=lambda script: script.stem)
 def test_a_program_compares_itself_with_one_process(script):
     program = script.stem.split("_")[1]
-    needs("torch_scatter" if program == "physicsnemo" else program)  # its sums
+    needs(program, *["torch_scatter"] * (program == "physicsnemo"))
     done = ended(*TORCHRUN, 3, script)
     assert done.returncode == 0, done.stderr
     assert " from one process, " in done.stdout
