@@ -217,7 +217,7 @@ class Bench:
             flags |= {"cache": parts[0], "structure_cache": parts[1]}
             flags |= {"cache_policy": "degree" if parts[0] else "none"}
             if parts[1]:
-                flags["structure_policy"] = "degree"
+                flags["structure_policy"] = "ratio"
         elif case.system != "pyg+":
             policy = "degree" if case.system == "ginex-pg" else "belady"
             flags |= {"cache": memory, "cache_policy": policy}

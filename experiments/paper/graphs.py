@@ -12,7 +12,7 @@ from systems.stand_ins import STAND_INS, Shape, nested_model, stand_in
 
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
-from spgnn.data import block_model, open_source
+from spgnn.data import open_source
 from spgnn.errors import InputError, check_choice
 from spgnn.files import atomic_file, digest
 from spgnn.sparse import CSR
@@ -75,7 +75,7 @@ def stand_in_of(
     if not 0 < scale <= 1:
         raise InputError(f"--scale must be in (0, 1], got {scale:g}")
     name = f"{dataset}-like@{scale:g}"
-    how = f"{shape}{inspect.signature(nested_model)}{inspect.signature(block_model)}{seed}"
+    how = f"{shape}{inspect.signature(nested_model)}{seed}"
     path = directory and directory / f"{name}-{digest(how.encode())[:12]}.npz"
     if path is not None and path.exists():
         try:

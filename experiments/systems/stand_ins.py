@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ import torch
 from spgnn.data import (
     MASKS,
     Graph,
-    block_model,
     drawn_from,
     drawn_graph,
     load_dataset,
@@ -39,8 +36,8 @@ def nested_model(
     *,
     classes: int = 8,
     features: int = 64,
-    reach: float = 0.036,
-    decay: float = 0.8,
+    leaving: float = 0.0036,
+    growth: float = 1.25,
     spread: float = 0.78,
     fade: float = 0.65,
     skew: float = 2.3,
@@ -48,7 +45,11 @@ def nested_model(
     seed: int = 0,
     name: str = "nested",
 ) -> Graph:
-    """An undirected graph of communities within communities, some of which are far more open."""
+    """An undirected graph of communities in halves of communities, some of which are more open.
+
+    Communities are halved until a vertex neighbours a quarter of its own. `leaving` is the share of
+    edges between classes; each level has `growth` times the edges of the one above, at any scale.
+    """
     check_memory(
         f"{name}: {vertices} vertices, {edges} edges, {features} features",
         4 * (vertices * (features + 16) + edges),
@@ -56,25 +57,28 @@ def nested_model(
     from scipy.special import ndtri  # half a second, which most graphs do not need
 
     rng = np.random.default_rng(seed)
-    smallest = max(8 * edges // max(vertices, 1), 2)
+    smallest = max(4 * edges // max(vertices, 1), 2)
     levels = max(vertices // smallest, 1).bit_length() - 1
     running = np.concatenate(([0.0], np.cumsum(propensities(rng, vertices, edges, skew))))
+    between = np.maximum(1 - 2.0 ** np.arange(levels) / classes, 0)  # other classes at each level
+    likely = growth ** np.arange(levels)
+    share = leaving / max(float(likely @ between), 1.0) * float(likely.sum())
     leaves = np.arange(vertices)
-    leaving = np.full(vertices, np.log(reach))
+    leaves_block = np.full(vertices, np.log(max(share, 1e-300)))
     for level in range(1, levels + 1):
         deviation = spread * fade**level
         quantiles = ndtri((np.arange(1 << level) + 0.5) / (1 << level))
         factor = rng.permutation(quantiles) * deviation - deviation**2 / 2
-        leaving += factor[(leaves << level) // vertices]
-    leaving = np.minimum(np.exp(leaving), 1)
-    likely = decay ** np.arange(levels, -1.0, -1.0)
-    likely /= likely.sum()
+        leaves_block += factor[(leaves << level) // vertices]
+    leaves_block = np.minimum(np.exp(leaves_block), 1)
     number = rng.permutation(vertices).astype(numpy_index_dtype(vertices))
 
     def ends(count: int, attempt: int) -> tuple[Any, Any]:
         source = drawn_from(running, rng.random(count) * running[-1])
-        depth = rng.choice(levels + 1, size=count, p=likely)
-        depth[rng.random(count) >= leaving[source]] = levels
+        depth = np.full(count, max(levels - attempt // 2, 0))  # full communities: the one around
+        if levels:
+            away = np.flatnonzero(rng.random(count) < leaves_block[source])
+            depth[away] = rng.choice(levels, size=len(away), p=likely / likely.sum())
         block = (source << depth) // vertices
         low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
         target = drawn_from(running, low + rng.random(count) * (high - low))
@@ -131,19 +135,17 @@ class Shape:
     features: int
     classes: int
     skew: float
-    homophily: float = 0.0
-    reach: float = 0.0
+    leaving: float
     train: float | None = None  # share of the vertices; others are for testing
 
 
-# METIS leaves parts of Amazon's stand-in about the volumes and imbalance of the ICPP'24 paper's
-# Table 2; Protein's cut nearly vanishes.
+# docs/icpp24.md says what each number stands for.
 STAND_INS = {
-    "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, homophily=0.75),
-    "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, reach=0.036),
-    "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, reach=0.001),
-    "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, homophily=0.7),
-    "products-like": Shape(2_449_029, 123_718_280, 100, 47, skew=2.3, reach=0.15, train=0.0803),
+    "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, leaving=0.25),
+    "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, leaving=0.0036),
+    "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, leaving=3e-6),
+    "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, leaving=0.3),
+    "products-like": Shape(2_449_029, 123_718_280, 100, 47, 2.3, leaving=0.104, train=0.0803),
 }
 
 
@@ -153,16 +155,12 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
     if not 0 < scale <= 1:
         raise InputError(f"the scale of {name} must be in (0, 1], got {scale}")
     shape = STAND_INS[name]
-    model: Callable[..., Graph] = (
-        partial(nested_model, reach=shape.reach)
-        if shape.reach
-        else partial(block_model, homophily=shape.homophily)
-    )
-    graph = model(
+    graph = nested_model(
         max(round(shape.vertices * scale), 1),
         round(shape.edges * scale),
         classes=shape.classes,
         features=shape.features if features is None else features,
+        leaving=shape.leaving,
         skew=shape.skew,
         seed=seed,
         name=f"{name}@{scale:g}",
