@@ -28,7 +28,7 @@ from spgnn.partition.volume import count_volumes
 RECORD = Path(__file__).with_name("paper") / "claims.json"
 SEEDS = (0, 1, 2)
 # At least 2,000 vertices a part at the ranks below, but for Protein: 1,025.
-SCALES = {"amazon": 0.04, "papers": 0.001, "protein": 0.03, "reddit": 0.55}
+SCALES = {"papers": 0.001, "amazon": 0.02, "protein": 0.03, "reddit": 0.55}
 
 
 @dataclass(frozen=True)
