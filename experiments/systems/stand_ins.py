@@ -10,15 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spgnn.data import (
-    MASKS,
-    Graph,
-    drawn_from,
-    drawn_graph,
-    load_dataset,
-    propensities,
-    split_seed,
-)
+from spgnn.data import MASKS, Graph, drawn_from, drawn_graph, load_dataset, propensities, split_seed
 from spgnn.errors import InputError, check_choice, shortened
 from spgnn.files import AnyPath
 from spgnn.hashing import uniform

@@ -35,6 +35,7 @@ from paper.times import (
     scaled,
 )
 from paper.volumes import objective_of, read_cells, volumes
+from papers import RATIOS, recorded, shown
 from systems.slow_link import RepeatedWork
 
 from spgnn import InputError
@@ -399,3 +400,9 @@ def test_table2_goes_on_where_it_was_killed(tmp_path):
     cells.write_text("{")
     with pytest.raises(InputError, match="no rows of an earlier run"):
         read_cells(cells)
+
+
+def test_the_page_quotes_what_is_recorded():
+    page = (Path(paper.__file__).parents[2] / "docs" / "papers.md").read_text()
+    record = recorded()
+    assert all(shown(record[ratio.name]) in page for ratio in RATIOS)
