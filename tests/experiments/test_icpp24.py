@@ -404,5 +404,4 @@ def test_table2_goes_on_where_it_was_killed(tmp_path):
 
 def test_the_page_quotes_what_is_recorded():
     page = (Path(paper.__file__).parents[2] / "docs" / "papers.md").read_text()
-    record = recorded()
-    assert all(shown(record[ratio.name]) in page for ratio in RATIOS)
+    assert all(shown(recorded()[ratio.name]) in page for ratio in RATIOS)

@@ -21,21 +21,20 @@ def test_stand_ins_have_the_shape_of_the_original(name):
     scale = 20_000 / shape.edges
     graph = stand_in(name, scale)
     assert graph.vertices == max(round(shape.vertices * scale), 1)
-    assert graph.features == shape.features
-    assert graph.classes <= shape.classes
+    assert (graph.features, graph.classes <= shape.classes) == (shape.features, True)
     room = graph.vertices * (graph.vertices - 1)
     assert graph.edges >= min(0.95 * 20_000, 0.9 * room)
 
 
-@pytest.mark.parametrize(
-    ("name", "scale", "parts", "low", "high"),
-    [("amazon-like", 0.002, 16, 0.08, 0.3), ("protein-like", 0.001, 4, 0.0, 0.01)],
-)
+CUTS = [("amazon-like", 0.002, 16, 0.08, 0.3), ("protein-like", 0.001, 4, 0.0, 0.01)]
+
+
+@pytest.mark.parametrize(("name", "scale", "parts", "low", "high"), CUTS)
 def test_cuts_are_those_of_the_paper(name, scale, parts, low, high):
     """Table 2's total at p = 16 is 0.19 n rows, sent unequally; Protein's cut nearly vanishes."""
     graph, shape = stand_in(name, scale, features=0), STAND_INS[name]
     assert abs(graph.edges * shape.vertices / (graph.vertices * shape.edges) - 1) < 0.02
-    labels, _ = partition(graph.adjacency, parts, "metis")
+    labels = partition(graph.adjacency, parts, "metis")[0]
     send = count_volumes(graph.adjacency, labels, parts, minimum=False).column.send
     assert low <= send.sum() / graph.vertices <= high
     assert send.max() > 1.4 * send.mean()
@@ -86,8 +85,6 @@ def test_an_expanded_graph_is_a_kronecker_product(copies, directed):
     assert_canonical(A)
     found = sp.csr_array((A.values.numpy(), A.indices.numpy(), A.indptr.numpy()), A.shape)
     np.testing.assert_array_equal(found.toarray(), np.kron(star, dense))
-    assert graph.vertices == copies * small.vertices
-    assert graph.edges == (3 * copies - 2) * small.edges
     degrees = [record.adjacency.indptr.diff().numpy() for record in (graph, small)]
     np.testing.assert_array_equal(degrees[0], np.kron(star.sum(1), degrees[1]))
     np.testing.assert_array_equal(graph.y, np.tile(small.y.numpy(), copies))
@@ -104,8 +101,7 @@ def test_expanded_graphs_by_name():
     small = load_dataset("rmat-5-4@seed=2")
     assert (graph.vertices, graph.edges) == (3 * small.vertices, 7 * small.edges)
     assert_canonical(graph.adjacency)
-    twice = load_dataset("expanded-2-expanded-2-rmat-5-4")
-    assert twice.edges == 16 * load_dataset("rmat-5-4").edges
+    assert load_dataset("expanded-2-expanded-2-rmat-5-4@seed=2").edges == 16 * small.edges
     with pytest.raises(InputError, match="at least 2 copies, got 1"):
         load_dataset("expanded-1-sbm")
     with pytest.raises(InputError, match="no data set 'nothing'"):
