@@ -80,6 +80,12 @@ html_css_files = ["site.css"]
 html_additional_pages = {"index": "redirect.html"}
 html_copy_source = False
 html_show_sphinx = False
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html", "versions.html", "sidebar/search.html", "sidebar/scroll-start.html",
+        "sidebar/navigation.html", "sidebar/scroll-end.html",
+    ]
+}  # fmt: skip
 html_theme_options: dict[str, Any] = {"navigation_with_keys": True}
 
 

@@ -518,7 +518,7 @@ def chunks() -> Picture:
     for row, column in sorted(ADJACENT):
         y = top + 42 * (row // 3) + 13 * (row % 3) + 7
         picture.dot(20 + (column + 0.5) * cell, y, 0 if row // 3 == 1 else None, r=4)
-    picture.text(20, 28, "A, on a disk: a chunk at a time", **BOLD)
+    picture.text(20, 28, "A, on a disk: by chunks", **BOLD)
     for column in range(4):
         picture.box(262 + 26 * column, top, 24, 166, 2 if column < 2 else None)
     picture.text(262, 28, "H: as many columns as fit", **BOLD)

@@ -47,7 +47,6 @@ METRICS_OF = {
     "links": ("mrr", "hits@50", "roc-auc", "hits@10", "hits@20", "hits@100"),
 }
 METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
-LONGEST_NUMBER = 20
 
 
 def _digits(text: str) -> int | None:
@@ -989,7 +988,7 @@ def _schedule(
     result: list[tuple[int, Number]] = []
     for place, word in enumerate(text.split(",")):
         value, at, epoch = word.strip().partition("@")
-        number = read(value) if len(value) <= LONGEST_NUMBER else None
+        number = read(value) if len(value) <= 20 else None
         first = _digits(epoch) or 0
         if number is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
             raise InputError(f"{named} {text}: must be {form}")

@@ -323,25 +323,24 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
             If ranks ask for different ones, or there is no such thing.
         """
         self._settle()
-        return self._matrices.get(normalisation)
+        return self._matrix("get", normalisation)
+
+    def _matrix(self, method: str, kind: Normalisation) -> DistMatrix:
+        if torch.compiler.is_compiling():
+            self._matrices.build_untraced(method, kind)
+        return getattr(self._matrices, method)(kind)  # type: ignore[no-any-return]
 
     @on_cpu
     def halo_matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
-        """The same for halos: rows travel whole, by 1D where the scheme's do not. Collective.
-
-        Raises
-        ------
-        InputError
-            As `matrix`.
-        """
+        """The same for halos: rows travel whole, by 1D where the scheme's do not. Collective."""
         self._settle()
-        return self._matrices.with_halo(normalisation)
+        return self._matrix("with_halo", normalisation)
 
     @on_cpu
     def attention_matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """The same for attention, of the scheme if that knows attention. Collective."""
         self._settle()
-        return self._matrices.attended(normalisation)
+        return self._matrix("attended", normalisation)
 
     @on_cpu
     def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:

@@ -23,6 +23,7 @@ from spgnn.graph.protocol import RECIPES, Normalisation
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import constant_when_compiled, untraced
 
 _OTHER = "-rows"  # after the name of a matrix whose rows travel whole, where the scheme's do not
 
@@ -158,6 +159,12 @@ class GraphMatrices:
     def __contains__(self, kind: Normalisation) -> bool:
         """True if the matrix of this kind that has a halo is built already."""
         return (kind, self._rows) in self._built
+
+    @constant_when_compiled
+    def build_untraced(self, method: str, kind: Normalisation) -> None:
+        """Build a matrix now: compilers look at nothing inside."""
+        with untraced():
+            getattr(self, method)(kind)
 
     def get(self, kind: Normalisation) -> DistMatrix:
         """The matrix of a kind, to multiply with. Collective when it is built."""

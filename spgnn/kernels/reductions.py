@@ -1,7 +1,5 @@
 """Reductions over the neighbours of a row, besides their sum: one function each.
 
-`spgnn.registry.REDUCTIONS` has their names.
-
 A reduction takes A [rows, cols] and X [cols, f] to [rows, f], 0 in rows without nonzeros. Torch can
 differentiate it, so it works wherever all neighbours of a row are at hand: in memory, over a halo,
 in mini-batches, out of core.

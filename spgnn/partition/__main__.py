@@ -44,10 +44,6 @@ OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot"
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
-def _methods() -> tuple[str, ...]:
-    return (*METHODS, LIBRA, MORTON)
-
-
 @dataclass(frozen=True)
 class Options(Record):
     """Options of the partition command."""
@@ -61,7 +57,7 @@ class Options(Record):
         str,
         flag(
             "libra is a vertex cut: it gives parts to nonzeros; morton needs --positions",
-            choices=_methods,
+            choices=lambda: (*METHODS, LIBRA, MORTON),
         ),
     ] = "gvb"
     positions: Annotated[

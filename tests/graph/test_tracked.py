@@ -105,6 +105,9 @@ def check_compiled(rank: int) -> None:
     with pytest.raises(Exception, match="with fullgraph=True compile modules that do not see it"):
         compiled(graph.x, graph.edge_index)
     torch.compiler.reset()
+    ours = spgnn.nn.GCN(graph.num_features, 4, num_layers=1)  # whose matrix is built while traced
+    traced = torch.compile(ours, backend="eager", fullgraph=True)(graph.x, graph)
+    torch.testing.assert_close(traced, ours(graph.x, graph))
     for hooked in (False, True):
         results = []
         for network in (model(), torch.compile(model(), backend="eager")):
