@@ -17,7 +17,7 @@ if sys.argv[0].rpartition("/")[2] in ("-m", "spgnn", "spgnn-partition"):
 
     end_silently_on_interrupt()  # in the seconds that importing the rest of a command takes
 
-__version__ = "0.7.0"
+__version__ = "1.0.0"
 
 _exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

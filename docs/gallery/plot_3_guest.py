@@ -29,6 +29,7 @@ weights = np.random.default_rng(1).standard_normal((n, width), dtype=np.float32)
 
 
 def multiply(rank, folder):
+    torch.set_num_threads(1)  # threads of the process before the fork are not there
     rendezvous = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=ranks)
     comm = connect(group=dist.group.WORLD)
