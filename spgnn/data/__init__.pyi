@@ -16,7 +16,6 @@ from .distribute import Slices as Slices
 from .distribute import of_columns as of_columns
 from .distribute import renumbered as renumbered
 from .distribute import scatter as scatter
-from .generators import block_model as block_model
 from .generators import drawn_from as drawn_from
 from .generators import drawn_graph as drawn_graph
 from .generators import propensities as propensities
