@@ -37,8 +37,7 @@ def test_the_version_is_said_once():
     assert "version" in project["dynamic"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == spgnn.__version__
-    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"## {spgnn.__version__}" in changes or f"## [{spgnn.__version__}]" in changes
+    assert f"## {spgnn.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_conda_recipe_has_the_same_needs():
@@ -58,15 +57,14 @@ def test_workflows_run_what_there_is():
         jobs = yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"]
         runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
         subprocess.run(["bash", "-n"], input="\n".join(runs), text=True, check=True)
-        assert runs
         for words in (line.split() for run in runs for line in run.splitlines()):
             if words[0] == "make":
                 assert words[-1] in targets
             for word in words:
                 if word.startswith(("benchmarks/", "experiments/", ".ci/")):
                     assert (ROOT / word).exists()
-    guide = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert {*re.findall(r"(?:`|    )make ([a-z-]+)", guide)} <= set(targets)
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    assert {*re.findall(r"(?:`|    )make ([a-z-]+)", guide)} <= {*targets}
 
 
 def test_imports_load_nothing_heavy_beside_torch():
