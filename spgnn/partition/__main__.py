@@ -44,6 +44,10 @@ OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot"
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 
+def _methods() -> tuple[str, ...]:
+    return (*METHODS, LIBRA, MORTON)
+
+
 @dataclass(frozen=True)
 class Options(Record):
     """Options of the partition command."""
@@ -57,7 +61,7 @@ class Options(Record):
         str,
         flag(
             "libra is a vertex cut: it gives parts to nonzeros; morton needs --positions",
-            choices=lambda: (*METHODS, LIBRA, MORTON),
+            choices=_methods,
         ),
     ] = "gvb"
     positions: Annotated[
