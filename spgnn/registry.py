@@ -170,8 +170,9 @@ METHODS = Registry(
     {
         name: f"spgnn.partition.{module}:{name.replace('-', '_')}"
         for module, names in (
-            ("ours", "block random gvb stream pagraph"),
+            ("ours", "block random"),
             ("packages", "metis metis-volume kahypar mtkahypar mtkahypar-deterministic kaminpar"),
+            ("ours", "gvb stream pagraph"),
         )
         for name in names.split()
     },
