@@ -1,19 +1,16 @@
-"""Layers on codecs: attention, and convolutions of PyG as they are."""
+"""Layers on codecs: attention, and gradients of several losses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import spgnn
 from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
-from tests.graph.coded import CLASSES, CODECS, WIDTH, graph_on
+from tests.graph.coded import CODECS, WIDTH, graph_on
 
 
 def check_attention(rank: int) -> None:
@@ -62,46 +59,6 @@ def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
 
 def test_attention_is_has_a_codec_in_training():
     run_ranks(check_attention, 2)
-
-
-def check_pyg(aggr: str) -> None:
-    """SAGEConv of PyG, unmodified, learns on rows of eight bits as it does on exact ones."""
-    geometric = pytest.importorskip("torch_geometric.nn")
-
-    def model() -> nn.Module:
-        torch.manual_seed(0)
-        first = geometric.SAGEConv(WIDTH, 8, aggr=aggr)
-        return nn.ModuleList([first, geometric.SAGEConv(8, CLASSES, aggr=aggr)])
-
-    def history(codec: Any) -> tuple[list[float], int]:
-        first, second = layers = model()
-        graph = graph_on(codec, layers)
-        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
-        losses, before = [], graph.comm.ledger.copy()
-        for _ in range(20):
-            graph.next_epoch()
-            H = second(first(graph.x, graph.edge_index).relu(), graph.edge_index)
-            loss = graph.mean(F.cross_entropy(H, graph.y, reduction="none"), graph.train_mask)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return losses, graph.comm.ledger.since(before).of("alltoall").sent_bytes
-
-    (exact, whole), (losses, moved) = history(None), history({"bits": 8})
-    assert losses[-1] < 0.9 * losses[0]
-    np.testing.assert_allclose(losses, exact, rtol=0.02)
-    assert moved < whole / 1.5  # of six and eight columns, a row's least and step are a third
-
-
-def check_pyg_aggregations(rank: int) -> None:
-    for aggr in ("mean", "max"):
-        check_pyg(aggr)
-
-
-def test_an_unmodified_convolution_of_pyg():
-    pytest.importorskip("torch_geometric.nn")
-    run_ranks(check_pyg_aggregations, 3)
 
 
 def check_several_backwards(rank: int) -> None:

@@ -313,7 +313,7 @@ def with_edges(rank: int, cover: str) -> dict[str, list[torch.Tensor]]:
     return found
 
 
-@pytest.mark.parametrize(("ranks", "cover"), [(1, "column"), (3, "column"), (3, "minimum")])
+@pytest.mark.parametrize(("ranks", "cover"), [(3, "column"), (3, "minimum")])
 def test_features_of_edges_of_relations(ranks, cover):
     for found in run_ranks(with_edges, ranks, cover):
         for name, apart in found.items():

@@ -42,7 +42,8 @@ def on_ranks(rank: int, folder: str) -> dict[str, list[dict[str, Any]]]:
         whole = train(TrainConfig.of(**saved, epochs=4, resume=True), comm)
         result[f"{name} resumed"] = whole["history"]
         spilled = {**how, "spill": f"{folder}/scratch", "memory": "4GB"}
-        result[f"{name} spilled"] = train(TrainConfig.of(**spilled, epochs=4), comm)["history"]
+        if comm.size > 1:
+            result[f"{name} spilled"] = train(TrainConfig.of(**spilled, epochs=4), comm)["history"]
         weights = {"weights": saved["checkpoint"], "output": f"{out}.infer.parquet"}
         infer_to_file(InferConfig.of(**(how if comm.size == 1 else spilled), **weights), comm)
     return result
@@ -56,8 +57,8 @@ def test_each_model_learns_the_same_on_any_number_of_ranks(tmp_path):
     for name in MODELS:
         losses = [record["loss"] for record in one[name]]
         assert losses[-1] < losses[0]
-        ways = (three, ""), (one, " resumed"), (three, " resumed"), (one, " spilled")
-        for other in (way[name + suffix] for way, suffix in (*ways, (three, " spilled"))):
+        ways = (three, ""), (one, " resumed"), (three, " resumed"), (three, " spilled")
+        for other in (way[name + suffix] for way, suffix in ways):
             assert [record["loss"] for record in other] == pytest.approx(losses, rel=1e-10)
             assert other[-1]["val_loss"] == pytest.approx(one[name][-1]["val_loss"], rel=1e-10)
         columns = [pq.read_table(tmp_path / f"{name}-{P}.parquet") for P in (1, 3)]

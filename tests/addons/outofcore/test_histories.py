@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -98,6 +99,14 @@ def epochs(report) -> list[dict[str, float]]:
     return [{name: x for name, x in e.items() if name != "seconds"} for e in report["history"]]
 
 
+def all_ways(rank, flags, panels) -> list[dict[str, object]]:
+    """The report of each run, and of one with panels of a few columns."""
+    made = reports(rank, flags)
+    tight = Budget(5, Placement(frozenset(ORDER), panel_bytes=40), 10**9)
+    with patch.object(budget, "decide", lambda *args, **options: tight):
+        return made + reports(rank, [panels])
+
+
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
@@ -106,31 +115,22 @@ def epochs(report) -> list[dict[str, float]]:
         for ranks in (1, 2)
     ],
 )
-def test_history_is_that_of_memory(name, ranks, datasets, tmp_path, monkeypatch):
-    """With panels of a few columns, too; what is recomputed changes no bit."""
+def test_history_is_that_of_memory(name, ranks, datasets, tmp_path):
+    """From a disk, where what is recomputed changes no bit, and from memory, where all is."""
     base = flags_of(name, datasets)
-    three = {**base, "chunks": 3}
+    three = {**base, "chunks": 3, "recompute": "always"}
     spilled = {**three, "spill": str(tmp_path)}
-    same = [
-        {**spilled, "recompute": "never"},
-        {**spilled, "recompute": "always"},
-        {**three, "recompute": "always"},
-    ]
-    for expected, other, *others in run_ranks(reports, ranks, [base, three, *same]):
-        check_equal(expected["history"], other["history"])
-        check_equal(expected["history"], others[0]["history"])
-        assert epochs(others[1]) == epochs(others[0])
-        assert epochs(others[2]) == epochs(other)
-        check_equal(others[0]["history"], others[2]["history"])
-        saved, again = (one["storage"] for one in others[:2])
+    flags = [base, three, spilled, {**spilled, "recompute": "never"}]
+    panels = {**base, "memory": "4GB", "spill": str(tmp_path)}
+    for expected, *others, narrow in run_ranks(all_ways, ranks, flags, panels):
+        for other in (*others, narrow):
+            check_equal(expected["history"], other["history"])
+        assert epochs(others[1]) == epochs(others[2])
+        again, saved = (one["storage"] for one in others[1:])
         assert not saved["recomputed_layers"]
         if again["recomputed_layers"]:
             assert again["written_bytes"] < saved["written_bytes"]
-    tight = Budget(5, Placement(frozenset(ORDER), panel_bytes=40), 10**9)
-    monkeypatch.setattr(budget, "decide", lambda *args, **options: tight)
-    for (panels,) in run_ranks(reports, ranks, [{**base, "memory": "4GB", "spill": str(tmp_path)}]):
-        check_equal(expected["history"], panels["history"])
-        assert panels["storage"]["panel_bytes"] == 40
+        assert narrow["storage"]["panel_bytes"] == 40
     assert not list(tmp_path.iterdir())
 
 
