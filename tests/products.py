@@ -21,7 +21,6 @@ from tests.matrices import LAYOUTS, block_row, random_matrix, unchanged, uneven_
 
 WIDTHS = (1, 3, 16, 17, 64, 129)
 WAYS = [("oblivious", "column"), *(("sparsity-aware", cover) for cover in COVERS)]
-FLOAT64_BYTES = 8
 
 
 # Relative to the sum of absolute products: how far rounding may carry a result.

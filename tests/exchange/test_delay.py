@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn import RowLayout
 from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange import Algorithm, Codec, Step
+from spgnn.exchange import Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import ExactMeans
 from spgnn.exchange.delay import SendNothing
 from spgnn.exchange.transport import Route, Transport
 from spgnn.testing import run_ranks
-from tests.exchange.coded import ALONE, alone, begin, distributed, land, with_codec
-from tests.matrices import random_matrix
+from tests.exchange.coded import ALONE, alone, begin, land
 
 F, EPOCHS, HALF = 3, 12, ALONE // 2
 
@@ -92,32 +90,6 @@ def test_rows_are_those_of_the_epochs_they_should_be(codec):
         moved = list(A.executor.carried(F, torch.float64, Step(epoch)))
         if codec.delay is None and not codec.exact_means:
             assert sum(int(c.sent.sum()) for c in moved) == (epoch == EPOCHS - 1) * HALF * F * 8
-
-
-def on_ranks(rank: int, codec: Codec) -> None:
-    """In 1D with columns: each rank's remote rows of the epoch that it uses, message by message."""
-    comm, n = connect(), 30
-    layout, sparse = RowLayout.even(n, comm.size), random_matrix(n, 0.25, 0, weighted=True)
-    exact, own = distributed(sparse, layout, comm, Algorithm())
-    delayed = with_codec(exact, replace(codec, epochs=EPOCHS), torch.arange(own.start, own.stop))
-    A = sparse.toarray()
-    needed = np.flatnonzero(A[own].any(axis=0))
-    for epoch in range(EPOCHS):
-        begin(delayed, epoch)
-        Z_local = delayed @ torch.from_numpy(rows_of(epoch, n=n)[own].copy())
-        H = rows_of(epoch, n=n)
-        for peer in set(range(comm.size)) - {rank}:
-            first, last = layout.range(peer)
-            columns = needed[(needed >= first) & (needed < last)]
-            if len(columns):
-                H[columns] = arrives(codec, lambda e, c=columns: rows_of(e, n=n)[c], epoch)
-        np.testing.assert_allclose(Z_local.numpy(), A[own] @ H, atol=1e-11, err_msg=str(epoch))
-    land(delayed)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 9])
-def test_rows_of_others_are_those_of_the_epochs_they_should_be(number):
-    run_ranks(on_ranks, 3, LATE[number])
 
 
 def test_errors_compare_rows_that_arrive_with_stale_ones():

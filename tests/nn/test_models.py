@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,13 +17,10 @@ import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
 from spgnn.comm import connect
-from spgnn.config import TrainConfig
-from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
 from spgnn.graph.training import layer_plans, training_on
 from spgnn.nn import Stack
 from spgnn.testing import run_ranks
-from tests.training import write_dataset
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")
@@ -193,25 +189,6 @@ def test_heads_of_attention():
         assert [layer.number for layer in layers] == [0, 1, 2]
 
 
-def check_residual(rank: int) -> None:
-    """``conv(x) + lin(x)`` of PyG's layers, as Luo et al. (2024) write it. Collective."""
-    graph, data = distributed(), graph_data()
-    model = ours.GCN(F_IN, HIDDEN, 2, CLASSES, norm="batch", residual=True, seed=4)
-    x = data.x
-    for number, (layer, skip) in enumerate(zip(model.convs, model.residuals, strict=True)):
-        theirs = geometric.GCNConv(layer.lin.in_features, layer.lin.out_features)
-        theirs.load_state_dict(layer.state_dict())
-        x = theirs(x, data.edge_index) + skip(x)
-        if not number:
-            x = torch.relu(geometric.BatchNorm(HIDDEN)(x))
-    found = model(graph.x, graph)
-    torch.testing.assert_close(found, x[graph.vertex_ids], rtol=1e-4, atol=1e-5)
-
-
-def test_residual_is_a_linear_map_beside_each_layer():
-    run_ranks(check_residual, 3)
-
-
 def check_lazy(rank: int) -> list[list[float]]:
     """in_channels of −1: the same weights as if they had been given, on every rank. Collective."""
     graph = distributed()
@@ -265,30 +242,6 @@ def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
 
 def test_widths_that_are_found_later():
     run_ranks(check_lazy, 3)
-
-
-def check_training_rows(rank: int, path: Path) -> int:
-    """What the trainer gives a model with ghosts, beside the whole matrix. Collective."""
-    config = TrainConfig.of(
-        dataset=path,
-        model="sage",
-        recompute_halo=True,
-        prune=False,
-        partition="random",
-        input_dropout=False,
-    )
-    data = training_graph(config, connect())
-    widths = [data.whole.num_features, 8, 8, data.whole.num_classes]
-    for norm in ("batch", "layer", "graph", "pair"):
-        model = ours.GraphSAGE.of(widths, norm=norm, residual=True)
-        found, expected = model(data.X, data.layers), model(data.features, data.A)
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    return data.halo_rows
-
-
-def test_norms_count_no_ghosts_of_the_trainer(tmp_path):
-    path = write_dataset(tmp_path / "graph.npz")
-    assert all(run_ranks(check_training_rows, 3, path))
 
 
 def test_dropout_needs_to_know_its_vertices():

@@ -6,7 +6,7 @@ import copy
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -91,19 +91,17 @@ def total(own: Tensor, comm: Communicator) -> Tensor:
     return result
 
 
-def step(
-    feature: Feature, graph: Any, wrap: Callable[[nn.Module], Any] = lambda model: model
-) -> Result:
+def step(feature: Feature, graph: Any) -> Result:
     """The same on ranks."""
     model = graph.replicate(feature.model()) if feature.foreign else feature.model()
     model.to(graph.device)
     x = graph.x.detach().clone().requires_grad_()
-    inner, mask = wrap(model), graph.train_mask
+    mask = graph.train_mask
     count = int(total(mask.sum(), graph.comm))
     for _ in range(3 if feature.codec else 1):  # rows that are late are those of this step
         if feature.codec:
             graph.next_epoch()
-        out = inner(x, graph) if takes_graph(model) else inner(x, *arguments(graph, feature))
+        out = called(model, x, graph, feature)
         share = loss_of(torch.Tensor.as_subclass(out, Tensor), graph.y)[mask].sum() / count
         of_x, *others = gradients(share, x, model)
     replicated = [total(one, graph.comm) for one in (share, *others)]
@@ -156,13 +154,6 @@ def own_group(ranks: int) -> Any:
 def as_guest(feature: Feature, comm: Communicator) -> tuple[Result, Result]:
     graph = spgnn.distribute(copy.copy(record(feature.graph)), group=own_group(comm.size))
     found = step(feature, graph.to(torch.float64))
-    return found, dense_step(feature, record(feature.graph))
-
-
-def compiled(feature: Feature, comm: Communicator) -> tuple[Result, Result]:
-    torch.compiler.reset()
-    wrap = partial(torch.compile, backend="eager")
-    found = step(feature, shared(feature, comm), wrap)
     return found, dense_step(feature, record(feature.graph))
 
 

@@ -53,7 +53,6 @@ def test_a_rank_whose_rows_are_all_needed_and_one_whose_are_not(tmp_path):
     ("listed", "ranks", "chosen", "sparse"),
     [
         (variants, 1, ALL, False),
-        (variants, 1, EVEN, True),
         (variants, 3, EVEN, True),
         (variants, 4, ODD, False),
         (variants, 4, slice(16, None, 2), True),

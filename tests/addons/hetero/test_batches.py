@@ -21,8 +21,6 @@ from tests.addons.hetero.test_hetero import MODELS, WIDTH, data_for, pair
 # PyG warns of types that no relation ends at.
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
 
-Trees = list[dict[str, list[int]]]
-
 
 def random_data(seed: int) -> HeteroData:
     """Some types and relations, with repeated edges, loops, and types and relations of nothing."""
