@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from itertools import product
 from typing import Any
 
@@ -237,34 +236,6 @@ def check_adjoint(rank: int) -> None:
 
 def test_samples_of_halos_are_unbiased_and_so_are_their_gradients():
     run_ranks(check_adjoint, 3)
-
-
-def all_resumed(rank: int) -> None:
-    for name in ("feedback", "delay", "bins", "fresh", "sampling"):
-        check_resumed("sym" if name in ("delay", "sampling") else "summed", CODECS[name])
-
-
-def check_resumed(kind: str, codec: dict[str, Any]) -> None:
-    """A run that goes on from a file has the history of one that was not interrupted."""
-    way = {} if kind != "sym" else {"cover": "minimum"}
-    straight, graph = Layers(kind), graph_on(codec, **way)
-    losses, judged = trained(straight, graph, 6)
-    model, graph = Layers(kind), graph_on(codec, **way)
-    first = trained(model, graph, 3)
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "codecs": graph.codec_state()}, file)
-    file.seek(0)
-    kept = torch.load(file, weights_only=True)
-    model, graph = Layers(kind, seed=1), graph_on(codec, **way)
-    model.load_state_dict(kept["model"])
-    graph.load_codec_state(kept["codecs"])
-    second = trained(model, graph, 3)
-    assert (first[0] + second[0], first[1] + second[1]) == (losses, judged)
-    graph.codec_state()
-
-
-def test_a_resumed_run_is_the_same():
-    run_ranks(all_resumed, 3)
 
 
 REFUSED: list[tuple[Any, str]] = [

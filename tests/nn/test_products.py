@@ -10,13 +10,13 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from spgnn import CSR, DistMatrix, InputError, Mesh, _native
+from spgnn import CSR, DistMatrix, InputError, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph import densified, propagate_
 from spgnn.graph.dry import recorded_products
-from spgnn.nn import GCN, GIN, DropoutKeys, GraphSAGE, Stack
+from spgnn.nn import GCN, GIN, GraphSAGE, Stack
 from spgnn.nn.convolution import Linear
 from spgnn.train import Trainer
 from spgnn.train.run import task_of
@@ -130,28 +130,6 @@ def test_paper_order_refuses_what_would_be_made_dense_every_epoch():
     assert model(dense, A).shape == (N, 4)
     with pytest.raises(InputError, match="need values"):
         densified(X.with_values(None))
-
-
-def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
-    """Epoch after epoch, one transposition and one order of the nonzeros."""
-    A, _ = distributed(connect(), 1)
-    made = []
-    for name in ("transpose", "transposed_order"):
-        real = getattr(_native, name)
-
-        def counted(*given, name=name, real=real):
-            made.append(name)
-            return real(*given)
-
-        monkeypatch.setattr(_native, name, counted)
-    X = CSR.from_scipy(sp.csr_array(features(9)))
-    model = GCN.of([9, 4, 2], dropout=0.5, input_dropout=True).double()
-    losses = {
-        float(step(A, model, X, DropoutKeys(torch.arange(N), 0, epoch))[0].detach().sum())
-        for epoch in range(5)
-    }
-    assert len(losses) == 5
-    assert sorted(made) == ["transpose", "transposed_order"]
 
 
 @pytest.mark.parametrize(
