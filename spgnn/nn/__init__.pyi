@@ -3,6 +3,7 @@ from .convolution import GraphModule as GraphModule
 from .convolution import Linear as Linear
 from .convolution import check_channels as check_channels
 from .convolution import check_options as check_options
+from .convolution import check_width as check_width
 from .convolution import copy_from_rank_zero as copy_from_rank_zero
 from .convolution import edge_arguments as edge_arguments
 from .convolution import evaluating as evaluating

@@ -115,6 +115,7 @@ class Convolution(GraphModule):
     uses_keys = False
     uses_edges = False
     calls_agreed = 0
+    takes = -1  # columns of the rows of sources, where that is named
 
     def __init__(
         self,
@@ -126,6 +127,7 @@ class Convolution(GraphModule):
     ) -> None:
         super().__init__()
         check_channels(type(self).__name__, pair=pair, **channels)
+        self.takes = both(channels.get("in_channels", -1))[0]
         check_options(self, options, **({} if aggr is None else {"aggr": aggr}))
         self.register_forward_pre_hook(find_widths, with_kwargs=True)
 
@@ -434,6 +436,8 @@ def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str,
         raise InputError(f"{name} takes no features of edges; weights belong to the graph")
     lazy = list(lazy_parts(layer))
     if not lazy:
+        if arguments and isinstance(arguments[0], Features):
+            check_width(name, layer.takes, "x", width_of(arguments[0]))
         return
     H_local, graph = signature(layer.forward).bind(*arguments, **named).args[:2]
     on = as_graph(graph)
@@ -444,6 +448,13 @@ def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str,
     comm = on.comm
     if comm is not None and not lazy[0].weight.is_meta:
         copy_from_rank_zero(layer, comm)
+
+
+def check_width(layer: str, width: int, rows: str, columns: int) -> None:
+    """Refuse rows of another width than a layer takes, unless that is -1."""
+    if width not in (-1, columns):
+        of = "" if rows == "x" else f" of {rows}"
+        raise InputError(f"{layer}: the layer takes {width} columns{of}, x has {columns}")
 
 
 def _check_features(layer: str, H_local: Tensor) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from spgnn import InputError
@@ -13,6 +14,7 @@ from spgnn import nn as ours
 
 geometric = pytest.importorskip("torch_geometric.nn")
 
+X, ALONE = torch.ones(2, 5), torch.tensor([[0], [1]])
 PARTS: list[tuple[Callable[[], object], str]] = [
     (lambda: ours.GCNConv(0, 3), "in_channels must be a positive integer, or -1"),
     (lambda: ours.GCNConv((3, 4), 3), r"in_channels must be a positive.*got \(3, 4\)"),
@@ -40,6 +42,9 @@ PARTS: list[tuple[Callable[[], object], str]] = [
         lambda: ours.BatchNorm(3, track_running_stats=False, allow_single_element=True),
         "needs track",
     ),
+    (lambda: ours.GCNConv(7, 3)(X, ALONE), "GCNConv: the layer takes 7 columns, x has 5"),
+    (lambda: ours.SAGEConv((7, 5), 3)(X, ALONE), "SAGEConv: the layer takes 7 columns, x has 5"),
+    (lambda: ours.GATConv(3, 4)(X, ALONE), "GATConv: the layer takes 3 columns, x has 5"),
     (lambda: ours.LayerNorm(3, mode="edge"), "mode edge: choose one of graph, node"),
 ]
 MODELS: list[tuple[dict[str, Any], str]] = [

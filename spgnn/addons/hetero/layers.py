@@ -25,6 +25,7 @@ from spgnn.nn import (
     Convolution,
     GraphModule,
     Linear,
+    check_width,
     copy_from_rank_zero,
     glorot_,
     lazy_parts,
@@ -81,15 +82,21 @@ class HeteroConv(GraphModule):
         convs = [(name, conv) for name, conv in every if graph.only in (None, name[2])]
         for name, conv in convs:
             x = _rows_of(x_dict, name[0])
+            _check_widths(name, conv, x_dict)
             widths.setdefault(name[0], []).append(_width_of_product(conv, x, graph.relation(name)))
         for name, conv in convs:
             first = widths[name[0]] if all(widths[name[0]]) else ()
             H = graph.rows(name[0], x_dict[name[0]], first)
             on = graph.relation(name).between(H, _rows_of(x_dict, name[2]))
             results.setdefault(name[2], []).append(conv(H, on))
-        return {name: self._grouped(rows) for name, rows in results.items()}
+        return {name: self._grouped(name, rows) for name, rows in results.items()}
 
-    def _grouped(self, rows: list[Tensor]) -> Tensor:
+    def _grouped(self, name: str, rows: list[Tensor]) -> Tensor:
+        if self.aggr != "cat" and len(columns := {row.shape[1] for row in rows}) > 1:
+            raise InputError(
+                f"HeteroConv: layers that end at {name!r} make {sorted(columns)} columns: give "
+                'them one width, or aggr="cat"'
+            )
         if self.aggr is None:
             return torch.stack(rows, 1)
         if len(rows) == 1:
@@ -115,6 +122,14 @@ def _width_of_product(conv: Any, x: Tensor, graph: Any) -> int:
         return 0
     weight = conv.aggregation(x, graph, None, None).weight
     return 0 if weight is None else int(weight.shape[0])
+
+
+def _check_widths(relation: EdgeType, conv: Any, x_dict: Mapping[str, Tensor]) -> None:
+    targets = [part for part in conv.modules() if getattr(part, "of_targets", False)]
+    of_targets = targets[0].in_features if targets else -1
+    for end, width in ((relation[0], conv.takes), (relation[2], of_targets)):
+        columns = _rows_of(x_dict, end).shape[1] if width > 0 else 0
+        check_width(f"HeteroConv {' '.join(relation)}", width, repr(end), columns)
 
 
 def _check_conv(relation: EdgeType, conv: Any) -> None:

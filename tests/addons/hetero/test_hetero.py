@@ -441,6 +441,10 @@ def refuses_use(rank: int) -> list[tuple[str, str]]:
     def by(conv: nn.Module, relation: Any = writes, **rows: Any) -> Callable[[], Any]:
         return lambda: ours.HeteroConv({relation: conv})({**x, **rows}, graph)
 
+    def two(widths: dict[Any, int]) -> nn.Module:
+        convs = {name: ours.SAGEConv((-1, -1), width) for name, width in widths.items()}
+        return ours.HeteroConv(convs).double()
+
     edges = graph["author", "writes", "paper"].edge_index
     venue, targets = graph["venue"], graph.relation(writes).local_edge_index[1]
     cases = [
@@ -458,6 +462,9 @@ def refuses_use(rank: int) -> list[tuple[str, str]]:
         (by(ours.APPNP(2, 0.1, dropout=0.5), cites), "dropout of edges or messages is not supp"),
         (by(ours.GCNConv(5, 3).double()), r'matrix\("sym"\): relation .* has no self-loops'),
         (by(ours.GINConv(nn.ReLU()).double()), "takes the rows of targets from those of sources"),
+        (by(ours.SAGEConv(7, 3)), "writes paper: the layer takes 7 columns of 'author', x has"),
+        (by(ours.SAGEConv((5, 7), 3)), "paper: the layer takes 7 columns of 'paper', x has"),
+        (lambda: two({writes: 3, cites: 4})(x, graph), r"end at 'paper' make \[3, 4\] columns"),
         (lambda: ours.HeteroConv({}), "give a convolution for at least one relation"),
         (lambda: ours.HGTConv(-1, 7, meta, heads=2), "2 heads must divide out_channels=7"),
         (lambda: ours.HGTConv({}, 8, meta), "in_channels has no width of vertex type 'paper'"),
