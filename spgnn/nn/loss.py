@@ -6,6 +6,7 @@ what counts over all ranks, so that nothing has to be scaled any further.
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -149,7 +150,8 @@ class FunctionLoss(Loss):
         tried = self
         with suppress(Exception):  # what counts its calls counts in a copy, if there can be one
             tried = replace(self, function=copy(self.function))
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Using a target size")  # which is refused here
             weighted, dtype, calls = self.comm.on_every_rank(
                 lambda: tried._adds_up(ids.cpu(), outputs, labels)
             )
@@ -162,8 +164,17 @@ class FunctionLoss(Loss):
         self, ids: Tensor, outputs: Tensor, labels: Tensor
     ) -> tuple[bool, torch.dtype, set[str]]:
         """Refuse a function whose losses do not add up; what it returns, and calls of torch."""
-        with _Calls() as calls:
-            whole = _Summed.of(self.function, outputs, labels)
+        try:
+            with _Calls() as calls:
+                whole = _Summed.of(self.function, outputs, labels)
+        except (RuntimeError, ValueError) as error:
+            alike = not labels.is_floating_point() or outputs.shape == labels.shape
+            if alike or isinstance(error, InputError):
+                raise
+            shapes = [f"[{', '.join(('rows', *map(str, t.shape[1:])))}]" for t in (outputs, labels)]
+            raise InputError(
+                f"Trainer(loss=…) fails with outputs {shapes[0]} and y {shapes[1]}: {error}"
+            ) from None
         self._check_halves(whole, ids, outputs, labels)
         # Outputs of a new model are alike, and functions of a mean look as means do.
         spread = _spread(outputs)

@@ -690,6 +690,7 @@ def refused_models(rank):
     for loss, words in (
         ("mse", "returns 3 numbers a vertex, and y has 1 columns"),
         (lambda out, y: F.mse_loss(out[:, :1], y), NO_MEAN),
+        (F.mse_loss, r"fails with outputs \[rows, 3\] and y \[rows\]: The size"),
     ):
         with pytest.raises(InputError, match=words):
             spgnn.Trainer(Mean((6, 3)), graph, loss=loss).fit(1)
