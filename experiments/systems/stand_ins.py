@@ -62,14 +62,13 @@ def nested_model(
         quantiles = ndtri((np.arange(1 << level) + 0.5) / (1 << level))
         factor = rng.permutation(quantiles) * deviation - deviation**2 / 2
         leaves_block += factor[(leaves << level) // vertices]
-    leaves_block = np.minimum(np.exp(leaves_block), 1)
     number = rng.permutation(vertices).astype(numpy_index_dtype(vertices))
 
     def ends(count: int, attempt: int) -> tuple[Any, Any]:
         source = drawn_from(running, rng.random(count) * running[-1])
         depth = np.full(count, max(levels - attempt // 2, 0))  # full communities: the one around
         if levels:
-            away = np.flatnonzero(rng.random(count) < leaves_block[source])
+            away = np.flatnonzero(rng.random(count) < np.exp(leaves_block[source]))
             depth[away] = rng.choice(levels, size=len(away), p=likely / likely.sum())
         block = (source << depth) // vertices
         low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
@@ -120,7 +119,7 @@ def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) ->
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a data set, and how its degrees and communities are spread."""
+    """Sizes, degrees and communities of a data set: docs/icpp24.md says what they stand for."""
 
     vertices: int
     edges: int
@@ -128,12 +127,12 @@ class Shape:
     classes: int
     skew: float
     leaving: float
+    spread: float = 0.78
     train: float | None = None  # share of the vertices; others are for testing
 
 
-# docs/icpp24.md says what each number stands for.
 STAND_INS = {
-    "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, leaving=0.25),
+    "reddit-like": Shape(232_965, 114_848_857, 602, 41, 2.2, leaving=0.4, spread=2.4),
     "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, leaving=0.0036),
     "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, leaving=3e-6),
     "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, leaving=0.3),
@@ -153,6 +152,7 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
         classes=shape.classes,
         features=shape.features if features is None else features,
         leaving=shape.leaving,
+        spread=shape.spread,
         skew=shape.skew,
         seed=seed,
         name=f"{name}@{scale:g}",
