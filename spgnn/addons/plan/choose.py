@@ -111,7 +111,7 @@ class PricedPlan:
     @property
     def command(self) -> str:
         """The command line that trains it."""
-        words = ["torchrun", "--nproc-per-node", str(self.ranks), "experiments/gcn.py"]
+        words = ["torchrun", "--nproc-per-node", str(self.ranks), "-m", "spgnn", "train"]
         return shlex.join([*words, *self.config.written(*_NOT_IN_COMMAND)])
 
     @property

@@ -9,7 +9,7 @@ from spgnn.addons.outofcore import Storage
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError, check_choice
 from spgnn.options import Record, flag, positional
-from spgnn.registry import BACKENDS, METHODS
+from spgnn.registry import BACKENDS, LIBRA, METHODS
 
 MOST_RANKS = 1 << 16
 
@@ -55,6 +55,8 @@ class PlanConfig(TrainConfig):
         "training; one that would be planned, as --algo or --cover, stays as it is if given."
     )
 
+    fixed: ClassVar[tuple[str, ...]] = ("nproc", "resume", "checkpoint", "predictions")
+
     plan: Plan = field(kw_only=True)
 
     @classmethod
@@ -70,6 +72,8 @@ class PlanConfig(TrainConfig):
         if self.algorithm.plan is not None:
             raise InputError("--plan is for training: spgnn plan makes what it reads")
         for method in self.methods:
+            if method == LIBRA:
+                raise InputError("--partition libra: spgnn plan has no prices for it: leave it out")
             check_choice("--partition", method, METHODS)
         storage = self.extension(Storage)
         if storage.chunks:

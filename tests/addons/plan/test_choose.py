@@ -230,8 +230,8 @@ def test_the_command(tmp_path, capsys):
     for plan in record["plans"]:
         assert set(plan) >= CONTRACT
         words = shlex.split(plan["command"])
-        assert words[:4] == ["torchrun", "--nproc-per-node", str(plan["ranks"]), words[3]]
-        config: TrainConfig = TrainConfig.read(words[4:])
+        assert shlex.join(words[:6]) == f"torchrun --nproc-per-node {plan['ranks']} -m spgnn train"
+        config: TrainConfig = TrainConfig.read(words[6:])
         config.check(plan["ranks"])
         assert config.data.dataset == str(graph)
         assert (config.model.hidden, config.model.layers) == (5, 2)
@@ -244,7 +244,7 @@ def test_the_command_ranks_for_codecs(tmp_path):
     given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60"]
     given += ["--set", "messages.exact-means=false"]
     plan = planned(tmp_path, graph, "2", *given)["plans"][0]
-    config = TrainConfig.read(shlex.split(plan["command"])[4:])
+    config = TrainConfig.read(shlex.split(plan["command"])[6:])
     assert config.codec == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
     assert config.training.epochs == 60
     assert predicted(config, 2).volume["total_bytes"] == plan["bytes"]
@@ -258,6 +258,8 @@ def test_the_command_ranks_for_codecs(tmp_path):
         (["--ranks", "4", "--memory", "lots"], ["--memory", "2GiB"]),
         (["--ranks", "2", "--memory", "1000"], ["--memory 1000", "the smallest needs"]),
         (["--ranks", "4", "--partition", "gvp"], ["--partition", "did you mean 'gvb'?"]),
+        (["--ranks", "4", "--partition", "libra"], ["spgnn plan has no prices for it"]),
+        (["--ranks", "4", "--nproc", "4"], ["--nproc 4: spgnn plan knows 1 only"]),
         (["--ranks", "4", "--machine", "none.json"], ["none.json: cannot be read"]),
         (["--ranks", "4", "--plot", "plans.xyz"], ["unknown suffix .xyz"]),
         (["--ranks", "4", "--bits", "3"], ["--bits"]),

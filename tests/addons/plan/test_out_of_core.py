@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
     assert shown > 0
     assert shown + sum(beside.values()) == pytest.approx(sum(moved) / 2**12)
     words = shlex.split(from_disk["command"])
-    config: TrainConfig = TrainConfig.read(words[4:])
+    config: TrainConfig = TrainConfig.read(words[6:])
     assert config.extension(Storage) == Storage(spill=str(tmp_path), chunks=8)
     config.check(1)
     assert "from disk" in capsys.readouterr().out
