@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from spgnn import data
 from spgnn.command import plural, say
-from spgnn.errors import InputError, shortened, suggestion
+from spgnn.errors import InputError, check_method
 from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.options import Record, command_of, flag, positional
 from spgnn.progress import ProgressBar
@@ -187,12 +186,7 @@ def _labels(source: data.GraphSource, options: Shard) -> Int32Array | None:
             seed=options.seed,
         )
         return labels
-    if not os.path.exists(options.partition):
-        methods = ", ".join(METHODS)
-        raise InputError(
-            f"--partition {shortened(options.partition, 60)}: neither a file nor one of {methods}"
-            f"{suggestion(options.partition, METHODS)}"
-        )
+    check_method(options.partition, METHODS)
     return read_labels(options.partition, source.meta.vertices, options.parts)
 
 

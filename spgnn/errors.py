@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -58,6 +59,14 @@ def unknown(what: str, value: object, choices: Iterable[str]) -> InputError:
     """The error for a name of a flag or argument `what` that is none of the choices."""
     names, shown = list(choices), shortened(str(value), _LONGEST_NAME)
     return InputError(f"{what} {shown}: choose one of {', '.join(names)}{suggestion(shown, names)}")
+
+
+def check_method(method: str, choices: Iterable[str]) -> None:
+    """``InputError`` for a partition that is neither a method nor a file."""
+    if method not in (names := list(choices)) and not os.path.exists(method):
+        shown = shortened(method, _LONGEST_NAME)
+        choose = f"{', '.join(names)}{suggestion(shown, names)}"
+        raise InputError(f"--partition {shown}: neither a file nor one of {choose}")
 
 
 def suggestion(name: str, choices: Iterable[str]) -> str:

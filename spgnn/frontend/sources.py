@@ -33,7 +33,7 @@ from spgnn.data.normalise import add_self_loops, is_bag_of_words
 from spgnn.data.shards import is_graph_directory
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.splits import seeded_split
-from spgnn.errors import InputError, memory_for, suggestion
+from spgnn.errors import InputError, check_method, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.graph.vertices import check_sent
 from spgnn.layout import Int32Array, RowLayout
@@ -307,13 +307,9 @@ def _labels(
         how.check_ready("partition")
         return check_labels(method, A.shape[0], parts)[0], None
     if method not in METHODS:
-        if os.path.exists(method):
-            how.check_ready(f"--partition {method}")
-            return read_labels(method, A.shape[0], parts), None
-        names = ", ".join(METHODS)
-        raise InputError(
-            f"--partition {method}: neither a file nor one of {names}{suggestion(method, METHODS)}"
-        )
+        check_method(method, (*METHODS, LIBRA))
+        how.check_ready(f"--partition {method}")
+        return read_labels(method, A.shape[0], parts), None
     objective = objective_for(how.algorithm.cover, method, how.objective)
     with ProgressBar() as progress:
         labels, report = partition(

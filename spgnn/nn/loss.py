@@ -213,11 +213,7 @@ class FunctionLoss(Loss):
             apart = (whole.sums - sums).abs(), (whole.gradient - gradient).abs()
             for off, scale, noisy in zip(apart, size, noise, strict=True):
                 if (off > tolerance * scale + 10 * noisy).any():
-                    broadcast = (
-                        labels.is_floating_point()
-                        and labels.dim() == 1
-                        and outputs.shape[1:] == (1,)
-                    )
+                    broadcast = labels.is_floating_point() and outputs.shape == (*labels.shape, 1)
                     raise InputError(_BROADCAST if broadcast else _NO_MEAN)
 
 

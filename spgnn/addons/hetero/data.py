@@ -94,8 +94,8 @@ class HeteroArrays:
             and not numbers_vertices(key, value, named)
         }
         rest = {key: value for key, value in named.items() if key not in (*fixed, *lists, *others)}
-        self._say(name, rest, size)
         with _about(f"vertex type {name!r}"):
+            self._say(name, rest, size)
             if size < 0:
                 raise InputError(f"num_nodes is {size}")
             attributes = rows_of_vertices({**fixed, **others}, size)
@@ -163,6 +163,8 @@ class HeteroArrays:
             elif one and not numbers_vertices(key, value, named):
                 check_sent(key, value)
                 shared[key] = value.detach().cpu()
+            elif key in ("x", "y") and isinstance(value, list | tuple):
+                raise InputError(f"{key} is a {type(value).__name__}; give a tensor")
             elif value is not None:
                 absent[key] = described(value)
 

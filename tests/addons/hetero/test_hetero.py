@@ -388,6 +388,8 @@ def changed(**what: Any) -> HeteroData:
                 data["paper"].train_mask = value
             case "x":
                 data["author"].x = value
+            case "y":
+                data["paper"].y = value
             case "edges":
                 data["author", "writes", "paper"].edge_index = value
             case "weights":
@@ -403,6 +405,7 @@ BAD_DATA: list[tuple[Callable[[], Any], dict[str, Any], str]] = [
     (lambda: changed(mask=torch.ones(60)), {}, "vertex type 'paper': train_mask must be bool"),
     (lambda: changed(mask=torch.ones(3, dtype=torch.bool)), {}, "3 rows for 60 vertices"),
     (lambda: changed(x=torch.full((41, 2), torch.nan)), {}, "vertex type 'author': "),
+    (lambda: changed(y=[0] * 60), {}, "vertex type 'paper': y is a list; give a tensor"),
     (lambda: changed(edges=ends + 41), {}, r"edge_index\[0, 0\], a source, is 41; 'author' has"),
     (lambda: changed(edges=ends - 1), {}, r"relation 'author writes paper': .* source, is -1"),
     (lambda: changed(edges=ends.float()), {}, "edge_index must be integers"),
