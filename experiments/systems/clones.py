@@ -107,6 +107,8 @@ class Clones(Extension):
 class LocalGradients(CodecLayer):
     """Gradients pass to a part's own sums, and those of others get none, as in DistGNN's code."""
 
+    keeps_gradients = True
+
     def _stays(self, step: Step) -> bool:
         return step.adjoint and not self.setting.codec.is_exact(step.epoch)
 

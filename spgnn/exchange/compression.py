@@ -39,10 +39,13 @@ class CodecLayer(Transport):
         Whether anything of one epoch is kept for another.
     reads_values : bool
         Whether its bytes depend on the values of rows, so that no plan can know them.
+    keeps_gradients : bool
+        Whether gradients travel in a run's exact epochs alone.
     """
 
     remembers: ClassVar[bool] = False
     reads_values: ClassVar[bool] = False
+    keeps_gradients: ClassVar[bool] = False
 
     def __init__(self, inner: Transport, setting: CodecSetting, argument: Any = None) -> None:
         self.inner, self.setting, self.argument = inner, setting, argument

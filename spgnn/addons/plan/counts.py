@@ -16,6 +16,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import LEAST_WITH_FEEDBACK, Codec, Hop, Plan, Stage, Turn, Turned
 from spgnn.kernels import packed_bytes
 from spgnn.layout import Axes, Int64Array
+from spgnn.registry import CODECS
 from spgnn.sparse import SUM_DTYPE
 
 LEVELS = ("inside", "between")
@@ -48,6 +49,14 @@ class Product(NamedTuple):
     def words(self) -> float:
         """Width of an operand of float32 that has as many bytes."""
         return self.width * self.dtype.itemsize / torch.float32.itemsize
+
+
+def codec_at(step: Product, codec: Codec | None, layers: int) -> Codec | None:
+    """The codec of a step's messages; what follows the last layer is exact."""
+    if codec is None or step.layer >= layers:
+        return None
+    stays = step.adjoint and any(CODECS[name].keeps_gradients for name, _ in codec.extra)
+    return replace(codec, delay=None, extra=()) if stays else codec
 
 
 class MeanRowBytes(NamedTuple):

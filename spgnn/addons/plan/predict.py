@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.addons.plan.counts import LEVELS, MatrixCounts, Moved, Product, total_of
+from spgnn.addons.plan.counts import LEVELS, MatrixCounts, Moved, Product, codec_at, total_of
 from spgnn.addons.plan.epoch import Epoch, trace
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.addons.plan.ranks import ModelCounts, VirtualRanks
@@ -163,7 +163,7 @@ def price(
     """Price what has been counted; a codec is that of `codec_of`."""
     moved = np.zeros((3, len(LEVELS), len(counted.halo)))
     for step in epoch.products:
-        own = codec if step.layer < epoch.layers else None
+        own = codec_at(step, codec, epoch.layers)
         moved += counted.of(step.layer).moved(step, own)
         if step.layer == epoch.layers and not step.adjoint and counted.pairs is not None:
             moved += counted.pairs.requests

@@ -17,6 +17,7 @@ from spgnn.addons.plan.counts import (
     MeanRowBytes,
     Product,
     StageCounts,
+    codec_at,
     total_of,
 )
 from spgnn.addons.plan.epoch import Dense, Epoch, Pass, Sparse
@@ -47,7 +48,7 @@ def epoch_seconds(
         operations, exchanges = 1, 0
         match step:
             case Product():
-                own = codec if step.layer < epoch.layers else None
+                own = codec_at(step, codec, epoch.layers)
                 pricing = _Pricing(counted.of(step.layer), step, own, machine, slow)
                 parts, operations, exchanges = pricing.parts()
             case Dense():
