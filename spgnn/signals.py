@@ -74,6 +74,21 @@ def die_with_torchrun() -> None:
 
 
 @contextmanager
+def endings_prevail() -> Iterator[None]:
+    """Raise the end that a signal asked for, where clean-up after it raised another error."""
+    # A signal may interrupt torch's own bookkeeping, which it then cannot undo.
+    try:
+        yield
+    except Exception as error:
+        before = error.__context__
+        while before is not None:
+            if isinstance(before, AskedToEnd | KeyboardInterrupt):
+                raise before from None
+            before = before.__context__
+        raise
+
+
+@contextmanager
 def endings_raise() -> Iterator[None]:
     """SIGINT and SIGTERM raise `AskedToEnd` in the block, if on a main thread and not ignored."""
     if threading.current_thread() is not threading.main_thread():
@@ -84,7 +99,8 @@ def endings_raise() -> Iterator[None]:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, raise_once)
-        yield
+        with endings_prevail():
+            yield
     finally:
         _restore(before)
 
@@ -118,7 +134,8 @@ def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
     signal.signal(signal.SIGTERM, handle)
     _in_force.append(os.getpid())
     try:
-        yield True
+        with endings_prevail():
+            yield True
     finally:
         _in_force.clear()
         _restore(before)

@@ -51,7 +51,7 @@ import torch
 from spgnn.comm.place import seconds
 from spgnn.comm.traffic import Ledger
 from spgnn.errors import InputError
-from spgnn.signals import ENDINGS, TERMINATED, AskedToEnd, termination_raises
+from spgnn.signals import ENDINGS, TERMINATED, AskedToEnd, endings_prevail, termination_raises
 
 if TYPE_CHECKING:
     from spgnn.comm.communicator import Communicator
@@ -602,9 +602,10 @@ def guarded(comm: Communicator) -> Iterator[None]:
     with termination_raises(comm.job.terminated) as speaks:
         try:
             try:
-                yield
-                # Others may still fail while this rank waits for them to finish.
-                comm.close()
+                with endings_prevail():
+                    yield
+                    # Others may still fail while this rank waits for them to finish.
+                    comm.close()
             except (Exception, KeyboardInterrupt) as error:
                 _end_all(comm, error)
         except AskedToEnd:

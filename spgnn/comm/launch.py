@@ -31,6 +31,7 @@ from spgnn.signals import (
     TERMINATED,
     AskedToEnd,
     die_with_parent,
+    endings_prevail,
     endings_raise,
     name_of,
     raise_on_interrupt,
@@ -285,9 +286,10 @@ def _run_rank(
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        status = body() or 0
-        say("", end="")
-        leave()
+        with endings_prevail():
+            status = body() or 0
+            say("", end="")
+            leave()
     except AskedToEnd:
         status = TERMINATED
     except SystemExit as exit_:

@@ -381,6 +381,7 @@ def test_one_rank_is_terminated(tmp_path, outside):
                 time.sleep(1000)
             finally:
                 spill.unlink()
+                raise RuntimeError("the signal came in the middle of what this would undo")
 
     job = Forked(body, tmp_path)
     wait_for(spill.exists)
