@@ -6,7 +6,7 @@ Under any launcher, once for each backend; both write to the same files:
     torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend gloo --json … --output …
     torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend shm --json … --output …
 
-What is sent goes over an artificial link (`systems/slow_link.py`): it takes no less time than a
+What is sent goes over an artificial link (`paper/slow_link.py`): it takes no less time than a
 network of that rate would need for the bytes that a rank sends or receives. Compute alone is the
 same epoch with nothing sent (`--delay never`); centred has a row of each message of now
 (`--delay 1`), which waits in line with the late ones. The four take turns in blocks of a
@@ -40,7 +40,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
 
 import torch
-from systems.slow_link import Throttled, throttled
+from paper.slow_link import Throttled, throttled
 
 from spgnn.comm import Communicator, connect, guarded
 from spgnn.config import TrainConfig

@@ -4,7 +4,7 @@
         [--between GBITS,SECONDS] [--inside GBITS,SECONDS] [--cache DIR] [--output FILE.md]
 
 Forked ranks train; rank r is on node r // 4, with a link of its own to other nodes and one inside
-(`systems/slow_link.py`). Many ranks share few cores, so each has a clock of its own processor's
+(`paper/slow_link.py`). Many ranks share few cores, so each has a clock of its own processor's
 seconds, step by step as in the fastest epoch, which advances by what links and slower ranks make it
 wait. The prediction is that of `spgnn plan`, for a machine of these links whose kernels take as
 many seconds as this processor's.

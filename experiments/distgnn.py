@@ -3,7 +3,7 @@
     python experiments/distgnn.py [--ranks 2,4,8] [--gigabits 1] [--dataset G] [--output DIR]
 
 Ranks are processes of this machine. Each has a clock that counts the processor's seconds of its own
-work, on one thread, and what its link needs (`systems/slow_link.py`): many ranks on a few cores
+work, on one thread, and what its link needs (`paper/slow_link.py`): many ranks on a few cores
 take the time that they would take on a core each. Local aggregation is the products of 0c, which
 moves nothing: ways of one cut share them. Remote aggregation is what an epoch takes longer in all
 that has to do with rows of others: adding their sums up, packing them, and waiting for the link.
@@ -22,7 +22,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import systems  # noqa: F401
 from paper.output import Output, finished, show
-from systems.slow_link import throttled
+from paper.slow_link import throttled
 
 from spgnn.comm import connect
 from spgnn.command import run

@@ -4,7 +4,7 @@ python experiments/distgnn_mb.py scaling --models sage,gat --ranks 2,4,8
 python experiments/distgnn_mb.py compare --ranks 4,8 --gigabits 1
 
 Ranks are processes of this machine. Each has a clock that counts the processor's seconds of its own
-work, on one thread, and what links of so many gigabits a second need (`systems/slow_link.py`). So
+work, on one thread, and what links of so many gigabits a second need (`paper/slow_link.py`). So
 many ranks on a few cores take the time that they would take on a core each.
 
 The paper's ranks have 36 cores each; so the model and the batches here are smaller than its own
@@ -25,7 +25,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import systems  # noqa: F401
 from paper.output import Output, can_draw, finished, show
-from systems.slow_link import throttled
+from paper.slow_link import throttled
 
 from spgnn.addons.diskbatches import MiniBatchConfig, train
 from spgnn.addons.diskbatches.minibatch import epochs_to

@@ -9,6 +9,7 @@ nearly all. Expected test accuracy: 0.95. A network that sees features alone has
 trusts everyone 0.75.
 """
 
+import argparse
 from typing import Any
 
 import torch
@@ -80,4 +81,5 @@ def main(epochs: int = 60) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -12,6 +12,7 @@ apart. Expected test accuracy: 0.99; without edges, 0.36.
 
 from __future__ import annotations
 
+import argparse
 from itertools import pairwise
 from typing import Any
 
@@ -91,4 +92,5 @@ def main(epochs: int = 150) -> float:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

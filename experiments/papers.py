@@ -6,6 +6,7 @@ python experiments/papers.py protein    # one graph
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -101,9 +102,14 @@ def figures(dataset: str, seed: int) -> Iterator[tuple[str, float]]:
 
 def main() -> None:
     """Fill the record and print it."""
-    for name in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "datasets", nargs="*", help=f"of {', '.join(SCALES)}; else all", metavar="DATASET"
+    )
+    datasets = parser.parse_args().datasets
+    for name in datasets:
         check_choice("DATASET", name, SCALES)
-    for dataset in sys.argv[1:] or SCALES:
+    for dataset in datasets or SCALES:
         for seed in SEEDS:
             record = recorded()
             if f"{dataset} {seed}" in record.get("done", {}):

@@ -35,7 +35,7 @@ SYSTEMS = {
     "roc": ("gcn", "--nproc {P} --cover column --set algorithm.rebalance=3"),
     "cagnet": ("gcn", "--nproc {P} --algo 2d --exchange oblivious"),
     "dgcl": ("gcn", "--nproc {P} --cover column --hierarchy 2,{P}"),
-    "flexgraph": ("gcn", "--nproc {P} --cover row"),
+    "flexgraph": ("gcn", "--nproc {P} --cover row --set algorithm.rebalance=3"),
     "dorylus": ("gcn", "--nproc {P} --delay 1"),
     "distgnn": ("gcn", "--nproc {P} --algo vertex-cut --partition libra --delay 5 --delay-bins 5"),
     "bns-gcn": (
@@ -47,11 +47,11 @@ SYSTEMS = {
     "sar-at-once": ("gcn", SAR),
     "mg-gcn": ("gcn", "--nproc {P} --cover column"),
     "salient": ("minibatch", "--set sampling.workers=2"),
-    "agl": ("minibatch", DISK + " --set storage.pack=1GB --set sampling.fixed=true"),
+    "agl": ("minibatch", "--sampler agl"),
     "pagraph": ("minibatch", "--nproc {P} --distributed replicated --partition pagraph"),
     "2pgraph": (
         "minibatch",
-        DISK + " --cache 4MB --cache-policy lru --set sampling.seed-clusters=128",
+        DISK + " --cache 30MB --set sampling.superbatch=2 --set sampling.seed-clusters=128",
     ),
     "distdgl": ("minibatch", "--nproc {P} --distributed exact --set distribution.seeds=own"),
     "aligraph": ("minibatch", "--nproc {P} --distributed aligraph"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -21,8 +20,8 @@ import pytest
 import yaml
 
 import spgnn
+from tests.docs.pages import ROOT, printed
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "spgnn"
 # Extras, and what is heavy and needed by some commands alone.
 NOT_IMPORTED = {
@@ -72,12 +71,9 @@ def test_imports_load_nothing_heavy_beside_torch():
     names = "CSR, DistGraph, DistMatrix, Halo, Trainer, connect, distribute, infer, product, save"
     torch, nothing, everything = (
         set(
-            subprocess.run(
-                [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()
+            printed(
+                [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"], ROOT
+            ).split()
         )
         for program in ("import torch", "import spgnn", f"from spgnn import {names}")
     )
@@ -99,20 +95,8 @@ def test_compiled_modules_do_not_link_with_torch():
 def dist(tmp_path_factory):
     """The source archive, and the wheel that is made of it."""
     folder = tmp_path_factory.mktemp("dist")
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder),
-            *("-C", "cmake.define.SPGNN_SETS=all", ROOT),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        },
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder]
+    printed([*command, "-C", "cmake.define.SPGNN_SETS=all", ROOT], folder)
     return next(folder.glob("*.tar.gz")), next(folder.glob("*.whl"))
 
 
@@ -178,14 +162,10 @@ def test_later_pythons_load_the_module(dist, tmp_path, version):
     if done.returncode:
         pytest.skip(f"needs nanobind-backend for Python {version}: {done.stderr[-200:]}")
     program = "from spgnn import _native; print(_native.__file__, len(_native.NameTable()))"
-    done = subprocess.run(
-        [python, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(site)},
-    )
-    assert done.stdout.split() == [str(site / "spgnn" / "_native.abi3.so"), "0"]
+    assert printed([python, "-c", program], site, PYTHONPATH=str(site)).split() == [
+        str(site / "spgnn" / "_native.abi3.so"),
+        "0",
+    ]
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ torchrun --nproc-per-node 4 experiments/guests/in_accelerate.py
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 import torch.nn.functional as F
 from accelerate import Accelerator
@@ -51,4 +53,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

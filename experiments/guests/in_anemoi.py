@@ -7,6 +7,8 @@ Anemoi cuts nodes by their numbers. In Morton order the busiest rank receives fe
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -83,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -5,6 +5,7 @@ torchrun --nproc-per-node 4 experiments/guests/in_fairchem.py
 
 from __future__ import annotations
 
+import argparse
 from types import SimpleNamespace
 
 import torch
@@ -68,4 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -5,7 +5,7 @@ python experiments/guests/in_lightning.py [processes]
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import lightning
 import torch
@@ -52,9 +52,11 @@ class OnWholeGraph(lightning.LightningModule):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("devices", nargs="?", type=int, default=2)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=int(sys.argv[1]) if sys.argv[1:] else 2,
+        devices=parser.parse_args().devices,
         strategy="ddp",
         max_epochs=50,
         use_distributed_sampler=False,  # a step is of all ranks together

@@ -5,6 +5,8 @@ torchrun --nproc-per-node 4 experiments/guests/in_physicsnemo.py
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -58,4 +60,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -65,7 +65,7 @@ def work(options: dict[str, Any]) -> None:
 
 def main() -> None:
     """Print the losses, and how many workers went on from which epoch."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--directory", default=None)
     parser.add_argument("--kill-at", type=int, default=0, help="epoch in which a worker is killed")

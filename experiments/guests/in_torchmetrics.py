@@ -5,6 +5,8 @@ torchrun --nproc-per-node 4 experiments/guests/in_torchmetrics.py
 
 from __future__ import annotations
 
+import argparse
+
 import torch
 import torch.distributed as dist
 from compared import compare
@@ -52,4 +54,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

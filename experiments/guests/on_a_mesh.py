@@ -8,7 +8,7 @@ same on all of them.
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 import torch.distributed as dist
@@ -22,8 +22,10 @@ import spgnn
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("members", nargs="?", type=int, default=1)
+    members = parser.parse_args().members
     dist.init_process_group("gloo")
-    members = int(sys.argv[1]) if sys.argv[1:] else 1
     shape = (members, dist.get_world_size() // members)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("member", "data"))
     member = mesh.get_local_rank("member")

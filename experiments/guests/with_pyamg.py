@@ -8,6 +8,8 @@ rows of every level, and the coarsest level whole.
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import pyamg
 import scipy.sparse as sp
@@ -105,4 +107,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -7,6 +7,8 @@ Each rank has its rows of the matrix, and the solver's vectors whole: all take t
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -73,4 +75,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -9,6 +9,7 @@ derivatives, which go through the exchange of positions and of embeddings. Losse
 any number of processes.
 """
 
+import argparse
 from collections.abc import Iterator
 
 import numpy as np
@@ -117,4 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -10,6 +10,7 @@ with owners of its own; three halos move what crosses between ranks. Losses are 
 number of processes.
 """
 
+import argparse
 from collections.abc import Iterator
 
 import numpy as np
@@ -134,4 +135,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

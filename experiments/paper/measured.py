@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from systems.slow_link import RepeatedWork, throttled
-
 from paper.graphs import PaperGraph, shape_of
+from paper.slow_link import RepeatedWork, throttled
 from paper.times import AWARE, Model, Point, Scheme, predicted
 from spgnn.addons.plan.graphs import Partitions
 from spgnn.comm import Ledger, connect

@@ -5,7 +5,7 @@ torchrun --nproc-per-node 4 experiments/pyg/on_ranks.py
 mpiexec -n 4 python experiments/pyg/on_ranks.py
 """
 
-import sys
+import argparse
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,10 @@ import spgnn
 
 
 def main() -> None:
-    data = Planetoid("data", sys.argv[1])[0] if sys.argv[1:] else KarateClub()[0]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", nargs="?", help="of a set of Planetoid; else KarateClub")
+    name = parser.parse_args().name
+    data = Planetoid("data", name)[0] if name else KarateClub()[0]
     torch.manual_seed(0)
     model = GraphSAGE(data.num_features, 16, num_layers=2, out_channels=int(data.y.max()) + 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -34,10 +34,11 @@ SECTIONS.add("TrainConfig.labels", "systems.label_propagation:LabelInputs")  # U
 SECTIONS.add("TrainConfig.rebalance", "systems.roc:Rebalancing")  # Roc
 
 MODELS.add("gat-relu-first", "systems.relu_first:ReluFirstGAT")  # DistGNN-MB
+SAMPLERS.add("agl", "systems.agl:StoredNeighbourhoods")
 SAMPLERS.add("ladies", "systems.ladies:LadiesSampler")
 SAMPLERS.add("fastgcn", "systems.ladies:FastGCNSampler")
 MODES.add("columns", "systems.columns:Columns")  # P3
 MODES.add("aligraph", "systems.aligraph:CachedNeighbours")
 MODES.add("replicated", "systems.replicas:Replicated")  # PaGraph
 MODES.add("llcg", "systems.llcg:Corrected")
-TABLES.add("packed", "systems.packed_rows:PackedRows")  # AGL, DiskGNN
+TABLES.add("packed", "systems.packed_rows:PackedRows")  # DiskGNN

@@ -1,8 +1,4 @@
-"""Batches whose rows are written one after another: AGL (VLDB 2020), DiskGNN (SIGMOD 2025).
-
-AGL stores the neighbourhood of k hops of each seed; here it is that of each batch, sampled once
-(``sampling.fixed``) and kept with its features. Not here: MapReduce, and parameter servers.
-"""
+"""Batches whose rows are written one after another: DiskGNN (SIGMOD 2025)."""
 
 from __future__ import annotations
 

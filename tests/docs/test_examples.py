@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
+import runpy
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from spgnn.testing import run_ranks
-from tests.docs.pages import PAGES, ROOT, blocks, name_of
+from tests.docs.pages import PAGES, ROOT, blocks, name_of, printed
 
 # tests/kernels/test_torch_integration.py runs these.
 ELSEWHERE = ("docs/kernels.md",)
@@ -55,17 +53,8 @@ def test_programs(page, ranks):
 @slow
 @pytest.mark.parametrize("page", COMMANDS, ids=name_of)
 def test_commands(page, tmp_path):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for script in blocks(page, "sh"):
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        printed(["bash", "-euo", "pipefail", "-c", script], tmp_path)
 
 
 @slow
@@ -73,16 +62,7 @@ def test_commands(page, tmp_path):
     "program", sorted((ROOT / "docs" / "gallery").glob("*.py")), ids=lambda program: program.stem
 )
 def test_gallery(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=tmp_path,
-        env={**os.environ, "MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+    assert printed([sys.executable, program], tmp_path, MPLBACKEND="Agg")
 
 
 EXAMPLES = blocks(ROOT / "docs" / "examples.md", "console")
@@ -102,17 +82,25 @@ def alike(line: str, other: str) -> bool:
 @pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.split()[-1])
 def test_examples_print_what_their_page_shows(block):
     command, *expected = block.splitlines()
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", command.removeprefix("$ ")],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.splitlines()
+    lines = printed(["bash", "-c", command.removeprefix("$ ")], ROOT).splitlines()
     assert expected
     for line in expected:
-        assert line == "…" or any(alike(line, other) for other in printed), (line, printed)
+        assert line == "…" or any(alike(line, other) for other in lines), (line, lines)
+
+
+SCRIPTS = sorted((ROOT / "experiments").rglob("*.py"))
+OURS = [path for path in SCRIPTS if "__main__" in path.read_text()]
+
+
+@pytest.mark.parametrize("program", OURS, ids=name_of)
+def test_help_says_what_a_program_does(program, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(program.parent)
+    monkeypatch.setattr(sys, "argv", [str(program), "--help"])
+    with pytest.raises((SystemExit, ModuleNotFoundError)) as end:
+        runpy.run_path(str(program), run_name="__main__")
+    if end.errisinstance(ModuleNotFoundError):
+        pytest.skip(f"{end.value}")  # of a guest
+    usage, _, sentence = capsys.readouterr().out.partition("\n\n")
+    assert usage.lower().startswith("usage")
+    assert len(sentence.partition("\n\n")[0].split()) > 4
+    assert not end.value.code

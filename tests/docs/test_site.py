@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.docs.pages import ROOT, names_of_users
+from tests.docs.pages import ROOT, names_of_users, printed
 
 pytestmark = pytest.mark.slow
 
@@ -21,14 +20,7 @@ def site(tmp_path_factory):
     pytest.importorskip("sphinx_gallery")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--quiet", "-c", "docs"]
-    done = subprocess.run(
-        [*command, "-d", folder / "doctrees", ".", folder / "html"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed([*command, "-d", folder / "doctrees", ".", folder / "html"], ROOT)
     return folder / "html"
 
 

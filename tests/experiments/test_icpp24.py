@@ -20,6 +20,7 @@ from paper.commands import FIGURES, MEASURED, OF_FIGURE, main
 from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
 from paper.measured import KINDS, measured
 from paper.published import Compared, summary
+from paper.slow_link import RepeatedWork
 from paper.times import (
     AWARE,
     COVERED,
@@ -36,7 +37,6 @@ from paper.times import (
 )
 from paper.volumes import objective_of, read_cells, volumes
 from papers import RATIOS, recorded, shown
-from systems.slow_link import RepeatedWork
 
 from spgnn import InputError
 from spgnn.addons.plan.graphs import Partitions

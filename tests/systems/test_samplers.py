@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from systems.agl import StoredNeighbourhoods
 from systems.ladies import FastGCNSampler, LadiesSampler
 from systems.saint import SaintSampler
 
 import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
-from spgnn.addons.batches import Draw
+from spgnn.addons.batches import Draw, NeighborSampler
 from spgnn.addons.batches.sampled_graph import sampled_graph_of
 from spgnn.testing import run_ranks
 from tests.addons.batches import test_block, test_ranks, test_reference
@@ -56,6 +57,20 @@ def test_samples_are_functions_of_ids_and_seeds(graph, large_graph):
         check_seeds(graph, kind)
     with pytest.raises(InputError, match=r"method nodes: .*did you mean 'node'"):
         SaintSampler(graph, "nodes", 3)
+
+
+def test_stored_neighbourhoods_are_drawn_once(graph):
+    """Whichever batch a seed is in, in the order of a sampler with that one draw."""
+    for options in ({"num_neighbors": [5, 4]}, {"num_neighbors": [3, -1, 2], "replace": True}):
+        stored, drawn = (kind(graph, **options) for kind in (StoredNeighbourhoods, NeighborSampler))
+        for seeds in (torch.tensor([3, 14, 5]), torch.arange(40), torch.arange(0)):
+            sample, expected = stored.sample(seeds, Draw(9, 2, 7)), drawn.sample(seeds, Draw(0))
+            assert torch.equal(sample.nodes, expected.nodes)
+            for hop, other in zip(sample.hops, expected.hops, strict=True):
+                assert torch.equal(hop.indptr, other.indptr)
+                assert torch.equal(hop.indices, other.indices)
+    with pytest.raises(InputError, match="without what the graph says of edges"):
+        StoredNeighbourhoods(graph, [2], edge_ids=True)
 
 
 def sampler_of(case: test_reference.Case, data: Any, fanouts: list[int]) -> SaintSampler:
@@ -99,16 +114,21 @@ def test_structure_on_a_disk(directory):
 # Exact probabilities.
 
 
+def dense(pattern, values=None):
+    """The matrix of values, or of rows that sum to one."""
+    A, lengths = np.zeros(pattern.shape), pattern.row_lengths.numpy()
+    rows = np.repeat(np.arange(len(A)), lengths)
+    A[rows, pattern.indices.numpy()] = 1 / lengths[rows] if values is None else values.numpy()
+    return A
+
+
 @pytest.mark.parametrize("count", [4000, pytest.param(300_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", [LadiesSampler, FastGCNSampler])
 @pytest.mark.parametrize("with_values", [False, True])
 def test_layerwise_sets_are_those_of_successive_draws(count, kind, with_values):
     pattern, k = small_graph(7), 3
-    A = np.zeros(pattern.shape)
     values = torch.rand(pattern.nnz, generator=torch.Generator().manual_seed(1)) + 0.1
-    rows = np.repeat(np.arange(7), pattern.row_lengths.numpy())
-    lengths = pattern.row_lengths.numpy()[rows]
-    A[rows, pattern.indices.numpy()] = values.numpy() if with_values else 1 / lengths
+    A = dense(pattern, values if with_values else None)
     # Vertex 0 has all others in its row, so what was drawn shows (but itself).
     seeds = [0, 5]
     options = {"values": values} if with_values else {}
@@ -136,9 +156,7 @@ def test_layerwise_sets_are_those_of_successive_draws(count, kind, with_values):
 @pytest.mark.parametrize("count", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_saint_draws(count):
     pattern = small_graph(6)
-    A = np.zeros((6, 6))
-    rows = np.repeat(np.arange(6), pattern.row_lengths.numpy())
-    A[rows, pattern.indices.numpy()] = 1 / pattern.row_lengths.numpy()[rows]
+    A = dense(pattern)
     masses = (A**2).sum(axis=0)
     walks, edges = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     for a, b, c in product(range(6), repeat=3):

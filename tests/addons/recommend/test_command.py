@@ -19,7 +19,7 @@ from spgnn.addons.recommend.interactions import make_up
 from spgnn.addons.recommend.recommendation import Recommendation
 from spgnn.comm import connect
 from spgnn.errors import InputError
-from tests.docs.pages import ROOT
+from tests.docs.pages import ROOT, printed
 
 PROGRAM = ROOT / "experiments" / "lightgcn.py"
 SMALL = {"dim": 4, "epochs": 2, "batch_size": 50, "layers": 2, "eval_every": 1}
@@ -169,13 +169,5 @@ def test_documented_commands(command: str, tmp_path: Path) -> None:
     lists = {"train": "0 1 2 3 4 5\n1 2 3 4 5 6 0\n", "test": "0 6\n1 1\n"}
     for name, text in lists.items():
         (tmp_path / "gowalla" / f"{name}.txt").write_text(text)
-    done = subprocess.run(
-        [*words, "--epochs", "2", "--json", "out.json"],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    printed([*words, "--epochs", "2", "--json", "out.json"], tmp_path, PYTHONPATH=str(ROOT))
     assert len(json.loads((tmp_path / "out.json").read_text())["history"]) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from systems.slow_link import throttled
+from paper.slow_link import throttled
 
 from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
