@@ -9,7 +9,8 @@ inline constexpr int kLanes = kVectorBytes / 4;
 inline constexpr int kTileVectors = kGemmVectors;
 // There are 32 vector registers where they have 16 lanes, and 16 elsewhere.
 inline constexpr int kTileRows = kLanes == 16 ? 12 : 6;
-inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 8;
+// Of gradients: of a whole tile, and of one for few numbers of g.
+inline constexpr int kHeight = 4, kVectors = kLanes == 16 ? 4 : 2, kTall = 16;
 inline constexpr i64 kLineFloats = 16;
 
 // Of some vectors of columns: where they go, what passes of them, and their sums.
@@ -127,19 +128,18 @@ void gemm_product(const GemmProduct& a, const GemmPassing& passing, Span rows, f
   passing.y ? product_of<true>(a, passing, rows, sums) : product_of<false>(a, passing, rows, sums);
 }
 
-// x in tiles of the gradient, and what is fetched meanwhile: a line for each row.
-struct GradientColumns {
-  const float* x;
-  i64 stride;
-  i64 rows;
+// What a tile of the gradient sums up, and what is fetched meanwhile: a line for each row.
+struct GradientRows {
+  const float *g, *x;
+  i64 g_stride, x_stride;
+  i64 count;
   int lanes;  // of the last vector
   const float* next;
 };
 
 // Adds g x of some rows to a tile of kRows numbers of g and kVectors vectors of x.
-template <int kRows, int kVectors, bool kWhole>
-[[gnu::noinline]] void gradient_tile(const float* g, const GradientColumns& a, float* sums,
-                                     i64 sums_stride) {
+template <int kRows, int kVectors, bool kWhole, bool kPacked>
+[[gnu::noinline]] void gradient_tile(const GradientRows& a, float* sums, i64 sums_stride) {
   FloatVector tile[kRows][kVectors];
 #pragma GCC unroll 16
   for (int c = 0; c < kRows; ++c) {
@@ -147,8 +147,9 @@ template <int kRows, int kVectors, bool kWhole>
       tile[c][v] = load_vector<FloatVector>(sums + c * sums_stride + v * kLanes);
     }
   }
-  const float* x = a.x;
-  for (i64 row = 0; row < a.rows; ++row, x += a.stride, g += kRows) {
+  const float *g = a.g, *x = a.x;
+  const i64 g_stride = kPacked ? kRows : a.g_stride;
+  for (i64 row = 0; row < a.count; ++row, x += a.x_stride, g += g_stride) {
     __builtin_prefetch(a.next + row * kLineFloats, 0, 2);
     FloatVector numbers[kVectors];
     for (int v = 0; v < kVectors; ++v) {
@@ -201,66 +202,62 @@ inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, i64 height, 
   }
 }
 
-// The tile of `height` columns of g, or of as many as are left.
-template <int kHeight, int kVectors, bool kWhole>
-inline void gradient_tile_of(i64 height, const float* g, const GradientColumns& a, float* sums,
-                             i64 sums_stride) {
-  if constexpr (kHeight > 4) {
-    if (height < kHeight) {
-      return gradient_tile_of<kHeight - 4, kVectors, kWhole>(height, g, a, sums, sums_stride);
-    }
-  }
-  gradient_tile<kHeight, kVectors, kWhole>(g, a, sums, sums_stride);
-}
-
-// Adds a panel to `sums`: vector by vector of x where it lies, or `packed` in tiles.
-template <bool kPacked>
+// Adds rows to `sums`, tile by tile of g and x where they lie, or packed.
+template <bool kPacks>
 inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float* sums) {
-  constexpr int kHeight = kPacked ? kWideRows : kNarrowRows;
-  constexpr int kVectors = kPacked ? kTileVectors : 1;
+  const auto divides = [&](i64 tile) { return !(a.g[0].columns % tile || a.g[1].columns % tile); };
+  // Few numbers of g: those of x are read once.
+  const bool tall = kLanes == 16 && a.sums_height <= 2 * kTall && divides(kTall);
+  const bool packs_g = kPacks || !divides(kHeight);
   const i64 count = rows.end - rows.begin, stride = a.sums_stride;
+  const i64 height = tall ? kTall : kHeight;
   float* packed = room + a.panel * a.sums_height;
-  pack_tiles<kHeight>(a.g, rows, a.sums_height, room);
+  if (packs_g) pack_tiles<kHeight>(a.g, rows, a.sums_height, room);
   for (const GemmOperand& x : a.x) {
     const i64 padded = (x.columns + kLanes - 1) / kLanes * kLanes;
-    if (kPacked) pack_tiles<kVectors * kLanes>({x, {}}, rows, padded, packed);
+    if (kPacks) pack_tiles<kVectors * kLanes>({x, {}}, rows, padded, packed);
     const float* next = x.rows + rows.end * x.stride;
     const i64 lines = count * x.stride / kLineFloats;
     i64 fetched = 0;
-    for (i64 k = 0; k < padded; k += kVectors * kLanes) {
-      GradientColumns some{x.rows + rows.begin * x.stride + k, x.stride, count, kLanes, next};
-      const i64 left = (kPacked ? padded : x.columns) - k;
-      if (kPacked) {
-        some.x = packed + k * count;
-        some.stride = left < kVectors * kLanes ? left : kVectors * kLanes;
-      }
-      if (left < kLanes) some.lanes = static_cast<int>(left);
-      for (i64 j = 0; j < a.sums_height; j += kHeight, fetched += count) {
+    for (i64 k = 0, vectors; k < padded; k += vectors * kLanes) {
+      const i64 left = (kPacks ? padded : x.columns) - k;
+      vectors = tall || left < 2 * kLanes ? 1 : left < kVectors * kLanes ? 2 : kVectors;
+      auto* tile = tall && left < kLanes ? gradient_tile<kTall, 1, false, false>
+                   : tall                ? gradient_tile<kTall, 1, true, false>
+                   : left < kLanes       ? gradient_tile<kHeight, 1, false, kPacks>
+                   : vectors == 1        ? gradient_tile<kHeight, 1, true, kPacks>
+                   : vectors == 2        ? gradient_tile<kHeight, 2, true, kPacks>
+                                         : gradient_tile<kHeight, kVectors, true, kPacks>;
+      GradientRows some{nullptr, x.rows + rows.begin * x.stride + k,
+                        kHeight, x.stride,
+                        count,   static_cast<int>(left),
+                        next};
+      if (kPacks) some.x = packed + k * count, some.x_stride = vectors * kLanes;
+      for (i64 j = 0; j < a.sums_height; j += height, fetched += count) {
         some.next = fetched < lines ? next + fetched * kLineFloats : next;
-        const float* g = room + j * count;
-        float* to = sums + j * stride + k;
-        const i64 height = a.sums_height - j;
-        if (kVectors > 1 && left <= kLanes) {
-          gradient_tile_of<kHeight, 1, true>(height, g, some, to, stride);
-        } else if (left < kLanes) {
-          gradient_tile_of<kHeight, 1, false>(height, g, some, to, stride);
-        } else {
-          gradient_tile_of<kHeight, kVectors, true>(height, g, some, to, stride);
+        some.g = room + j * count;
+        if (!packs_g) {
+          const i64 before = j < a.g[0].columns ? 0 : a.g[0].columns;
+          const GemmOperand& g = a.g[before > 0];
+          some.g = g.rows + rows.begin * g.stride + j - before;
+          some.g_stride = g.stride;
         }
+        tile(some, sums + j * stride + k, stride);
       }
     }
     sums += padded;
   }
 }
 
-// Adds rows to `sums` [sums_height, sums_stride]; `room` holds a panel. Few tiles: not packed.
+// Adds rows to `sums` [sums_height, sums_stride]; `room` holds a panel. With few registers, tiles
+// are small, and read wide rows too often for these to come from the second cache: packed.
 inline void gemm_gradient(const GemmGradient& a, Span rows, float* room, float* sums) {
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + a.panel < rows.end ? some.begin + a.panel : rows.end;
-    if (a.sums_height <= 2 * kNarrowRows) {
-      gradient_panel<false>(a, some, room, sums);
-    } else {
+    if (kLanes < 16 && a.sums_height > (a.sums_stride <= 384 ? 64 : 16)) {
       gradient_panel<true>(a, some, room, sums);
+    } else {
+      gradient_panel<false>(a, some, room, sums);
     }
   }
 }
