@@ -7,11 +7,17 @@ PYTHON is an interpreter that has DGL 2.1. All contestants live at the same time
 each trains as many batches of 1024 seeds, with Adam, on the same graph and features. "once" is our
 loader as it is by default (a vertex is expanded once, as in PyG), "resampled" draws neighbours
 anew in each layer, as DGL does. PyG's own loader needs pyg-lib or torch-sparse.
+
+--ablation is Figure 2 of DistGNN-MB: "torch's update" has torch's products, bias, ReLU and dropout
+after our aggregation, and a thread that samples beside training; "update" has ours, in one pass;
+"update, sync" samples with all threads before each step. --model gat is that of its equation 2,
+with four heads.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -25,23 +31,58 @@ from typing import Any
 
 import kernel_graphs
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
+
+from systems.relu_first import ReluFirstGAT
+
 import spgnn
 from spgnn import CSR, nn
-from spgnn.data import Graph
+from spgnn.data import Graph, load_dataset
+from spgnn.graph import Aggregation
 
 SETS = "reddit-sayit,uk-2007-05-100k,rmat-20-16,sbm-20-16"
 PEERS = ("dgl", "graphbolt")
+# Kinds of ours: whether neighbours are drawn anew, whether torch updates, batches made ahead.
+KINDS = {"once": (False, False, 2), "resampled": (True, False, 2)}
+ABLATION = {
+    "torch's update": (True, True, 2),
+    "update": (True, False, 2),
+    "update, sync": (True, False, 0),
+}
+DROPOUT = 0.5
 CLASSES, BATCH = 47, 1024
 BAR = 1.5
+
+
+class TorchUpdates(torch.nn.Module):
+    """GraphSAGE with our means, and torch's operations one after the other."""
+
+    def __init__(self, widths: list[int]) -> None:
+        super().__init__()
+        pairs = list(itertools.pairwise(widths))
+        self.own = torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in pairs)
+        self.mean = torch.nn.ModuleList(torch.nn.Linear(*pair, bias=False) for pair in pairs)
+
+    def forward(self, x: torch.Tensor, layers: Any, keys: Any) -> torch.Tensor:
+        """Scores of the seeds."""
+        for number, (block, own, mean) in enumerate(zip(layers, self.own, self.mean, strict=True)):
+            means = block.aggregate(Aggregation(x, normalisation="row"))
+            x = own(x[: len(means)]) + mean(means)
+            if number < len(self.own) - 1:
+                x = F.dropout(F.relu(x), DROPOUT, self.training)
+        return x
 
 
 class Ours:
     """Our loader and layers, in this process."""
 
-    def __init__(self, graph: Graph, options: dict[str, Any], *, resample: bool) -> None:
+    def __init__(
+        self, graph: Graph, options: dict[str, Any], resample: bool, plain: bool, ahead: int
+    ) -> None:
         self.loader = spgnn.NeighborLoader(
             graph,
             options["fanouts"],
@@ -49,9 +90,15 @@ class Ours:
             batch_size=BATCH,
             shuffle=True,
             resample=resample,
+            prefetch=ahead,
         )
         widths = [graph.features, *options["hidden"], CLASSES]
-        self.model = nn.GraphSAGE.of(widths)
+        if options["model"] == "gat":
+            self.model: Any = ReluFirstGAT.of(
+                widths, heads=4, dropout=DROPOUT, attention_dropout=0.0
+            )
+        else:
+            self.model = TorchUpdates(widths) if plain else nn.GraphSAGE.of(widths, dropout=DROPOUT)
         self.optimizer = torch.optim.Adam(self.model.parameters(), 0.003)
 
     def epoch(self, what: str) -> tuple[float, int, int]:
@@ -59,7 +106,7 @@ class Ours:
         started, edges, vertices = perf_counter(), 0, 0
         for batch in self.loader:
             if what == "train":
-                out = self.model(batch.x, batch.layers)
+                out = self.model(batch.x, batch.layers, batch.keys)
                 loss = F.cross_entropy(out, batch.y[: batch.batch_size])
                 self.optimizer.zero_grad()
                 loss.backward()
@@ -103,7 +150,11 @@ class Peer:
 
 def compare(name: str, options: argparse.Namespace) -> list[str]:
     """Lines of the table for one graph."""
-    A = kernel_graphs.load(name, 0)
+    if "-like" in name:
+        A = load_dataset(name).adjacency.to_scipy().astype(bool)
+        A = sp.csr_array(A + sp.eye_array(A.shape[0], dtype=bool))
+    else:
+        A = kernel_graphs.load(name, 0)
     n, rng = A.shape[0], np.random.default_rng(0)
     seeds = np.sort(rng.choice(n, min(n, options.batches * BATCH), replace=False))
     x = rng.standard_normal((n, options.features), dtype=np.float32)
@@ -114,6 +165,7 @@ def compare(name: str, options: argparse.Namespace) -> list[str]:
         "hidden": [256, 256],
         "classes": CLASSES,
         "threads": options.threads,
+        "model": options.model,
     }
     mask = torch.zeros(n, dtype=torch.bool)
     mask[torch.from_numpy(seeds)] = True
@@ -123,7 +175,8 @@ def compare(name: str, options: argparse.Namespace) -> list[str]:
         arrays |= {"indptr": A.indptr.astype(np.int64), "indices": A.indices.astype(np.int32)}
         for each, array in arrays.items():
             np.save(f"{folder}/{each}.npy", array)
-        for peer in PEERS if options.peer else ():
+        peers = PEERS[: 1 if options.ablation else None]
+        for peer in peers if options.peer else ():
             contestants[peer] = Peer(options.peer, folder, peer, given)
     graph = Graph(
         name,
@@ -133,10 +186,13 @@ def compare(name: str, options: argparse.Namespace) -> list[str]:
         y=torch.from_numpy(y),
         train_mask=mask,
     )
-    for kind in ("once", "resampled"):
-        contestants[kind] = Ours(graph, given, resample=kind == "resampled")
+    kinds = ABLATION if options.ablation else KINDS
+    if options.model == "gat":
+        kinds = {kind: how for kind, how in kinds.items() if not how[1]}
+    for kind, how in kinds.items():
+        contestants[kind] = Ours(graph, given, *how)
     lines = []
-    for what in ("train", "sample"):
+    for what in ("train",) if options.ablation else ("train", "sample"):
         found: dict[str, list[tuple[float, int, int]]] = {kind: [] for kind in contestants}
         for turn in range(options.turns + 1):
             for kind, contestant in contestants.items():
@@ -171,6 +227,8 @@ def table(name: str, what: str, found: dict[str, list[tuple[float, int, int]]]) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--peer", metavar="PYTHON", help="with DGL 2.1; without, ours alone")
+    parser.add_argument("--model", default="sage", choices=("sage", "gat"))
+    parser.add_argument("--ablation", action="store_true", help="Figure 2 of DistGNN-MB")
     parser.add_argument("--sets", default=SETS, metavar="NAME,…")
     parser.add_argument("--fanouts", default="15,10,5")
     parser.add_argument("--features", type=int, default=100)
@@ -189,7 +247,8 @@ def main() -> None:
         "",
         f"`python benchmarks/bench_loader.py {' '.join(sys.argv[1:])}` at {commit}, torch "
         f"{torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores. "
-        f"GraphSAGE {options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} turns. "
+        f"{options.model} {options.features}-256-256-{CLASSES}, Adam; medians of {options.turns} "
+        "turns. "
         f"Ratio: the best peer's seconds over these, turn by turn (bar: {BAR}).",
         "",
         "sample: without training. Edges are those of all layers.",

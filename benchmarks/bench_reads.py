@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import nan
 from statistics import median
 from tempfile import NamedTemporaryFile
 
@@ -123,27 +122,25 @@ def measure(path: str, size: int, options: argparse.Namespace) -> dict[Cell, lis
 
 
 def table_of(found: dict[Cell, list[tuple]], options: argparse.Namespace) -> str:
-    """Markdown: medians, and io_uring's over the threads'."""
+    """Markdown: medians, and io_uring's over the threads' where spgnn has it."""
     # The processor's time for a read, or what reading leaves of it.
     second, digits = (2, 2) if options.beside else (1, 1)
     title = "products left" if options.beside else "µs a read"
+    rings = any(cell.way == "io_uring" for cell in found)
+    more = "| io_uring | ratio " * rings
     lines = [
-        "| row | depth | reads/s, threads | io_uring | ratio "
-        f"| {title}, threads | io_uring | ratio |",
-        "|---|---|---|---|---|---|---|---|",
+        f"| row | depth | reads/s, threads {more}| {title}, threads {more}|",
+        "|---" * (8 if rings else 4) + "|",
     ]
     for cell in found:
         if cell.way == "threads":
-            ring = Cell(cell.row_bytes, cell.depth, "io_uring")
-            rates, costs = (
-                [median(turn[i] for turn in found.get(c, [(nan,) * 3])) for c in (cell, ring)]
-                for i in (0, second)
-            )
-            lines.append(
-                f"| {cell.row_bytes} | {cell.depth} | {rates[0]:,.0f} | {rates[1]:,.0f} "
-                f"| {rates[1] / rates[0]:.2f} | {costs[0]:.{digits}f} | {costs[1]:.{digits}f} "
-                f"| {costs[1] / costs[0]:.2f} |"
-            )
+            line = f"| {cell.row_bytes} | {cell.depth} "
+            for i, form in ((0, ",.0f"), (second, f".{digits}f")):
+                ways = [cell, Cell(cell.row_bytes, cell.depth, "io_uring")][: 1 + rings]
+                each = [median(turn[i] for turn in found[way]) for way in ways]
+                line += "".join(f"| {number:{form}} " for number in each)
+                line += f"| {each[1] / each[0]:.2f} " if rings else ""
+            lines.append(line + "|")
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ from spgnn.registry import (
 
 for _name in ("reddit", "amazon", "protein", "papers", "products"):
     DATASETS.add(f"{_name}-like", "systems.stand_ins:load_stand_in")
-DATASETS.add("expanded-COPIES-NAME", "systems.stand_ins:load_expanded")
+DATASETS.add("expanded-COPIES-NAME", "paper.expansion:load_expanded")
 
 METHODS.add("graph-vb", "systems.graph_vb:graph_vb")  # Acer et al., of ICPP'24
 SCHEMES.add("1.5d-replicated", "systems.icpp24:REPLICATED")  # ICPP'24
@@ -40,5 +40,6 @@ SAMPLERS.add("fastgcn", "systems.ladies:FastGCNSampler")
 MODES.add("columns", "systems.columns:Columns")  # P3
 MODES.add("aligraph", "systems.aligraph:CachedNeighbours")
 MODES.add("replicated", "systems.replicas:Replicated")  # PaGraph
+MODES.add("aep", "paper.aep:EmbeddingPush")  # DistGNN-MB
 MODES.add("llcg", "systems.llcg:Corrected")
 TABLES.add("packed", "systems.packed_rows:PackedRows")  # DiskGNN

@@ -1,25 +1,20 @@
-"""Graphs like those of papers: of the same sizes with nested communities, and larger copies."""
+"""Graphs like those of papers: of the same sizes with nested communities."""
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from spgnn.data import MASKS, Graph, drawn_from, drawn_graph, load_dataset, propensities, split_seed
+from spgnn.data import Graph, drawn_from, drawn_graph, propensities, split_seed
 from spgnn.errors import InputError, check_choice, shortened
 from spgnn.files import AnyPath
 from spgnn.hashing import uniform
 from spgnn.memory import check_memory
-from spgnn.pattern import index_dtype, numpy_index_dtype
+from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
-from spgnn.sparse import CSR
-
-_EXPANDED = re.compile(r"expanded-([0-9]{1,9})-(.+)")
 
 
 def nested_model(
@@ -78,43 +73,6 @@ def nested_model(
     y = np.empty(vertices, np.int64)
     y[number] = leaves * classes // max(vertices, 1)
     return drawn_graph(name, edges, ends, y, rng, classes, features, signal, seed)
-
-
-def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) -> Graph:
-    """A graph `copies` times as large: the Kronecker product of a star with it."""
-    if copies < 2:
-        raise InputError(f"an expanded graph has at least 2 copies, got {copies}")
-    if graph.edge_attr is not None:
-        raise InputError(f"{graph.name} has features of edges, which cannot be expanded")
-    A, n = graph.adjacency, graph.vertices
-    vertices, edges = copies * n, (3 * copies - 2) * A.nnz
-    name = f"expanded-{copies}-{graph.name}"
-    check_memory(name, 9 * vertices + (8 if A.values is not None else 4) * edges)
-    lengths = A.indptr.diff()
-    each = torch.cat((copies * lengths, (2 * lengths).repeat(copies - 1)))
-    indptr = torch.zeros(vertices + 1, dtype=torch.int64)
-    torch.cumsum(each, 0, out=indptr[1:])
-    indices = torch.empty(edges, dtype=index_dtype(vertices))
-    values = None if A.values is None else A.values.new_empty(edges)
-    within = torch.arange(A.nnz) - A.indptr[:-1].repeat_interleave(lengths)
-    for copy in range(copies):
-        begins = indptr[copy * n : (copy + 1) * n]
-        for turn, other in enumerate(range(copies) if copy == 0 else (0, copy)):
-            place = (begins + turn * lengths).repeat_interleave(lengths) + within
-            indices[place] = A.indices.to(indices.dtype) + other * n
-            if values is not None and A.values is not None:
-                values[place] = A.values
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(vertices))
-    ends = [round(share * vertices) for share in (train, 1.1 * train, 1.2 * train)]
-    masks = {}
-    for mask, first, last in zip(MASKS, [0, *ends], ends, strict=False):
-        masks[mask] = torch.zeros(vertices, dtype=torch.bool)
-        masks[mask][order[first:last]] = True
-    y = graph.y
-    if y is not None:
-        y = y.repeat(copies, *[1] * (y.dim() - 1))
-    adjacency = CSR.of(indptr, indices, (vertices, vertices), values)
-    return Graph(name, adjacency, directed=graph.directed, y=y, **masks)
 
 
 @dataclass(frozen=True)
@@ -180,13 +138,3 @@ def load_stand_in(
         raise InputError(message) from None
     graph = stand_in(name, scale, seed=seed if stated is None else stated)
     return graph if stated is None else replace(graph, name=f"{graph.name},seed={stated}")
-
-
-def load_expanded(
-    text: str, data_dir: AnyPath | None, seed: int, progress: Progress | None
-) -> Graph | None:
-    """``expanded-COPIES-NAME``: any data set, so many times as large; ``None`` of other names."""
-    sizes = _EXPANDED.fullmatch(text)
-    if sizes is None or os.path.exists(text):
-        return None
-    return expanded(load_dataset(sizes[2], data_dir, seed, progress), int(sizes[1]), seed=seed)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from systems.stand_ins import STAND_INS, expanded, stand_in
+from paper.expansion import expanded, reduced
+from systems.stand_ins import STAND_INS, stand_in
 
 from spgnn import CSR, InputError, memory
 from spgnn.data import Graph, load_dataset
@@ -66,43 +67,42 @@ def test_stand_ins_by_name(monkeypatch):
         load_dataset("papers-like@1")
 
 
-@pytest.mark.parametrize(("copies", "directed"), [(2, False), (4, True), (5, False)])
-def test_an_expanded_graph_is_a_kronecker_product(copies, directed):
-    """Of a star with loops and the graph, whole; so vertices, edges and degrees multiply."""
+@pytest.mark.parametrize(("copies", "directed"), [(2, False), (4, True), (37, False)])
+def test_an_expanded_graph_is_a_randomized_kronecker_product(copies, directed):
+    """Of the matrix with its largest singular values: blocks are shuffled, and entries dropped."""
     rng = np.random.default_rng(copies)
     dense = np.triu(rng.random((37, 37)) < 0.2, 1) * rng.integers(1, 9, (37, 37))
     dense = dense if directed else dense + dense.T
-    small = Graph(
-        "small",
-        CSR.from_scipy(sp.csr_array(dense.astype(np.float32))),
-        directed=directed,
-        y=torch.from_numpy(rng.integers(4, size=37)),
-    )
+    matrix = sp.csr_array(dense.astype(np.float32))
+    y = torch.from_numpy(rng.integers(4, size=37))
+    small = Graph("small", CSR.from_scipy(matrix), directed=directed, y=y)
     graph = expanded(small, copies, train=0.2, seed=3)
-    star = np.eye(copies)
-    star[0], star[:, 0] = 1, 1
-    A = graph.adjacency
-    assert_canonical(A)
-    found = sp.csr_array((A.values.numpy(), A.indices.numpy(), A.indptr.numpy()), A.shape)
-    np.testing.assert_array_equal(found.toarray(), np.kron(star, dense))
-    degrees = [record.adjacency.indptr.diff().numpy() for record in (graph, small)]
-    np.testing.assert_array_equal(degrees[0], np.kron(star.sum(1), degrees[1]))
-    np.testing.assert_array_equal(graph.y, np.tile(small.y.numpy(), copies))
+    R = np.abs(signed := reduced(matrix, copies, 3))
+    singular = [np.linalg.svd(X, compute_uv=False)[:copies] for X in (signed, dense)]
+    np.testing.assert_allclose(*singular, atol=1e-5)
+    assert_canonical(graph.adjacency)
+    whole = graph.adjacency.to_scipy().toarray()
+    assert directed or np.array_equal(whole, whole.T)
+    blocks = whole.reshape(copies, 37, copies, 37).swapaxes(1, 2)
+    full = blocks[np.unravel_index(R.argmax(), R.shape)]
+    for sums in (np.count_nonzero, np.sum, np.max):
+        for axis in (0, 1):
+            np.testing.assert_array_equal(*(np.sort(sums(X, axis=axis)) for X in (full, dense)))
+    likely, drawn = R / R.max() * matrix.nnz, np.count_nonzero(blocks, axis=(2, 3))
+    assert np.all(np.abs(drawn - likely) <= 6 * np.sqrt(likely) + 6)
+    np.testing.assert_array_equal(graph.y, np.tile(y.numpy(), copies))
     shares = [int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
-    assert shares == [
-        round(k * graph.vertices) - round(j * graph.vertices)
-        for j, k in ((0, 0.2), (0.2, 0.22), (0.22, 0.24))
-    ]
+    ends = [round(share * graph.vertices) for share in (0, 0.2, 0.22, 0.24)]
+    assert shares == np.diff(ends).tolist()
     assert not bool((graph.train_mask & (graph.val_mask | graph.test_mask)).any())
 
 
 def test_expanded_graphs_by_name():
-    graph = load_dataset("expanded-3-rmat-5-4@seed=2")
-    small = load_dataset("rmat-5-4@seed=2")
-    assert (graph.vertices, graph.edges) == (3 * small.vertices, 7 * small.edges)
-    assert_canonical(graph.adjacency)
-    assert load_dataset("expanded-2-expanded-2-rmat-5-4@seed=2").edges == 16 * small.edges
-    with pytest.raises(InputError, match="at least 2 copies, got 1"):
+    graph, small = (load_dataset(f"{name}rmat-5-4@seed=2") for name in ("expanded-3-", ""))
+    assert (graph.vertices, graph.adjacency.values) == (3 * small.vertices, None)
+    assert small.edges < graph.edges < 9 * small.edges
+    assert load_dataset("expanded-2-expanded-2-rmat-5-4@seed=2").vertices == 4 * small.vertices
+    with pytest.raises(InputError, match=r"has 2 to .* copies, got 1"):
         load_dataset("expanded-1-sbm")
     with pytest.raises(InputError, match="no data set 'nothing'"):
         load_dataset("expanded-2-nothing")

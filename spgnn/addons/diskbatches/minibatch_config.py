@@ -365,7 +365,7 @@ class MiniBatchConfig(Configuration):
         for name in MODES:
             needed = MODES[name].extends or name
             for option, value in self._set_of(MODES[name].keys):
-                if mode is not MODES[name]:
+                if mode is None or not issubclass(mode, MODES[name]):
                     where = f"--distributed {needed}, not {how.distributed}"
                     raise InputError(f"{option.written} {value} needs {where}")
         for option, value in how.changed:
