@@ -561,18 +561,20 @@ class Predictions:
         """The case, misses, reads of pages a batch, and seconds."""
         trace, row = self.trace(case.batches, case.batch_size), 4 * case.width
         memory = self._bench.memory(case)
+        needed: list[Int64Array]
         if case.system == "pyg+":
-            ends = [(ids * row // PAGE, (ids * row + row - 1) // PAGE) for ids in trace]
-            needed = [np.unique(np.concatenate(both)) for both in ends]  # rows of at most a page
+            most = np.arange((row + PAGE - 2) // PAGE + 1)  # pages that a row may lie in
+            needed = []
+            for ids in trace:
+                first, last = ids * row // PAGE, (ids * row + row - 1) // PAGE
+                needed.append(np.unique(np.minimum(first[:, None] + most, last[:, None])))
             kept = hits("lru", needed, memory // PAGE)
             each = 1.0
         else:
             needed = trace
-            rule, ahead = (
-                ("belady", case.superbatch) if case.system == "ginex" else ("degree", None)
-            )
-            scores = self._scores
-            kept = hits(rule, needed, memory // row, ahead=ahead, scores=scores)  # type: ignore[arg-type]
+            rule: Any = "belady" if case.system == "ginex" else "degree"
+            ahead, scores = case.superbatch, self._scores
+            kept = hits(rule, needed, memory // row, ahead=ahead, scores=scores)
             begins = np.arange(self._bench.vertices) * row
             each = float(((begins + row - 1) // PAGE - begins // PAGE + 1).mean())
         second = slice(len(trace) // 2, None)

@@ -20,7 +20,7 @@ from spgnn.data import RankShare
 class EmbeddingPush(History):
     """Historical embeddings, pushed within epochs."""
 
-    keys = None  # those of `historical`
+    keys = None  # type: ignore[assignment]  # those of `historical`
 
     def strategy(self, share: RankShare, comm: Communicator, options: BatchOptions) -> PartBatches:
         """The batches of this rank. Collective."""
