@@ -297,14 +297,7 @@ def write_machine(machine: Machine, path: AnyPath, what: str | None = None) -> N
 
 
 def read_machine(path: AnyPath) -> Machine:
-    """Read a machine file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is of another format or version, or one of its numbers is missing or
-        out of range.
-    """
+    """Read a machine file; refuse another format or version, and numbers out of range."""
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)

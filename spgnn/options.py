@@ -67,18 +67,7 @@ class Mark(NamedTuple):
 def flag(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
     """Mark a field as a flag that ``--help`` shows.
 
-    Parameters
-    ----------
-    help : str
-    metavar : str, optional
-    low, high : number
-        An integer lies in [low, high], a real number in [low, high).
-    choices : names, a Registry, or a function that returns names
-        Of a text whose type is no ``Literal``.
-    in_bytes : bool
-        An integer that may have a unit, as in ``20MB``.
-    reads : function of a text
-        Raises an InputError for one that means nothing.
+    An integer lies in [low, high], a real number in [low, high); `choices` are of a text.
     """
     return Mark(help, metavar, **bounds)
 

@@ -50,13 +50,7 @@ class _Turns(NamedTuple):
 
 
 class TurnedAttention(Attention):
-    """Attention over a plan of one `Turned`; arguments as of :class:`Attention`.
-
-    Raises
-    ------
-    InputError
-        Also for a codec.
-    """
+    """Attention over a plan of one `Turned`; arguments as of :class:`Attention`, but no codec."""
 
     def __init__(
         self,

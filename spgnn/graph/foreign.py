@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _NORM = "take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
 _ATTENTION = "take attention over neighbours, as GATConv, GATv2Conv and TransformerConv have it"
+_SEARCH = "it searches neighbours; make edges of the whole Data, and take EdgeConv"
 _POOLED = "leave pools out, or read all vertices out with graph.mean or graph.sum"
 # Classes of PyG that look at all vertices they are given, in training and afterwards; and the
 # module to take in their place.
@@ -30,6 +31,7 @@ _OF_ALL_VERTICES = {
         ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "HeteroBatchNorm", "InstanceNorm"), _NORM
     ),
     **dict.fromkeys(("MeanSubtractionNorm", "PairNorm"), _NORM),
+    **dict.fromkeys(("DynamicEdgeConv", "GravNetConv", "XConv"), _SEARCH),
     **dict.fromkeys(
         ("GPSConv", "PerformerAttention", "PolynormerAttention", "SGFormerAttention"), _ATTENTION
     ),
@@ -275,7 +277,7 @@ _CHOICES = {"__getitem__", "index_select", "gather", "embedding", "masked_select
 _EDGES = -1  # instead of a dimension: what comes from rows that were looked up
 _PRODUCTS = {"matmul", "mm", "bmm", "__matmul__", "__rmatmul__"}
 # A tensor's rows do not matter to what these make, or which dimension is which is lost.
-_MADE = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
+MADE = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
 _SHAPED = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims", "movedim", "stack"}
 _SHAPED |= {"view", "reshape", "unsqueeze", "flatten"}
 
@@ -308,7 +310,7 @@ class _Watch(TorchFunctionMode):
         if followed and not sys._getframe(1).f_globals.get("__name__", "").startswith("spgnn."):
             self._check(name, args, kwargs)
         result = func(*args, **kwargs)
-        if followed and name not in _MADE and not name.endswith("_like"):
+        if followed and name not in MADE and not name.endswith("_like"):
             for t in _tensors(result if isinstance(result, tuple | list) else (result,)):
                 self.note(t, self._dim_of(t, name, followed, args))
         return result

@@ -54,12 +54,7 @@ def normalised(
     """Own rows of the adjacency, or of A + I, normalised ("sym", "row" or "none").
 
     `loops` is the weight of the self-loop that a vertex without one gets; 0: none. Operands will be
-    of the dtype.
-
-    Raises
-    ------
-    InputError
-        If a degree is negative, on this rank alone.
+    of the dtype. A negative degree is refused on this rank alone.
     """
     assert share.adjacency is not None
     block = share.adjacency

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
-from spgnn.graph.foreign import ModelHook, dims_over
+from spgnn.graph.foreign import MADE, ModelHook, dims_over, takes_hooks
 from spgnn.torch_internals import plain_tensors, tracing, transforms_active
 
 _CLASSES = {"cross_entropy", "nll_loss"}
@@ -81,28 +81,36 @@ class Output(Tensor):
         if func is F.l1_loss:  # which does not hand its weights on
             weight = sys._getframe(2).f_locals.get("weight")
             kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
+        if name == "backward":  # what it computes again looks rows up as it did before
+            return _backward(func, args, kwargs, like)
         with plain_tensors():
             if comm is None or like is None:
                 return func(*args, **kwargs)
             several = _combine_rows(name, args, kwargs)
             if func in _LOSSES and _takes_mean(kwargs) and not several:
                 return marked(_mean(func, args, kwargs, comm), comm, like.on_backward)
-            loss = args[0] if name == "backward" and args else None
-            if isinstance(loss, tuple | list) and len(loss) == 1:  # of torch.autograd.backward
-                (loss,) = loss
-            weighted = any(kwargs.get(name) is not None for name in ("gradient", "grad_tensors"))
-            if isinstance(loss, Output) and loss.numel() == 1 and not weighted:
-                like.on_backward(comm, plain(loss))
-                try:
-                    return func(*args, **kwargs)
-                finally:
-                    like.on_backward(comm, None)
             result = func(*args, **kwargs)
-            if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":  # z.grad
-                return result
+            if name in MADE or getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
+                return result  # and of z.grad
             if name in _RESHAPE and isinstance(result, Tensor):
                 several = several or (result.dim() != 1 and result.shape[:1] != args[0].shape[:1])
             return marked(result, comm, like.on_backward, several)
+
+
+def _backward(func: Callable[..., Any], args: Any, kwargs: Any, like: Output | None) -> Any:
+    """Differentiate; all ranks are told a loss without a weight."""
+    one: Any = args[0] if args else None
+    if isinstance(one, tuple | list) and len(one) == 1:  # of torch.autograd.backward
+        (one,) = one
+    weighted = any(kwargs.get(name) is not None for name in ("gradient", "grad_tensors"))
+    comm = None if like is None or weighted or not isinstance(one, Output) else like.ranks()
+    if like is None or comm is None or one.numel() != 1:
+        return func(*plain(args), **kwargs)
+    like.on_backward(comm, plain(one))
+    try:
+        return func(*plain(args), **kwargs)
+    finally:
+        like.on_backward(comm, None)
 
 
 def _outputs(values: Any) -> Iterator[Output]:
@@ -116,6 +124,8 @@ def plain(value: Any) -> Any:
     """The same tensor without its ranks, also in a dictionary; for who takes shares of a loss."""
     if type(value) is dict:
         return {key: plain(one) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
     return value.as_subclass(Tensor) if isinstance(value, Output) else value
 
 
@@ -198,16 +208,34 @@ def _weight(logits: Tensor, y: Tensor, kwargs: dict[str, Any]) -> Any:
 
 
 class Marks(ModelHook):
-    """A hook of a model: what it returns to a program of the user's own knows the ranks."""
+    """Hooks of a model and its parts: what a user's own program is returned knows the ranks."""
 
     def __init__(self, comm: Communicator | None = None, on_backward: Losses | None = None) -> None:
         self._ranks = None if comm is None else ref(comm)
         self._on_backward = on_backward
+        self._outer: nn.Module | None = None  # what is at work, and not called by another part
+        self._combined = False
 
-    def __call__(self, module: nn.Module, args: Any, out: Any) -> Any:
-        if torch.compiler.is_compiling() or self._ranks is None or transforms_active():
+    def follow(self, model: nn.Module) -> None:
+        """Register the hooks: methods and containers call parts, and no `forward` of the model."""
+        for module in filter(takes_hooks, model.modules()):
+            module.register_forward_pre_hook(self.before, with_kwargs=True)
+            module.register_forward_hook(self.after, always_call=True)
+
+    def before(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A part works on plain tensors; whether these combine rows goes for what it returns."""
+        if torch.compiler.is_compiling() or self._outer is not None:
             return None
-        comm = self._ranks()
-        if comm is None or self._on_backward is None or tracing():
+        self._outer = module
+        self._combined = any(one.combined for one in _outputs((*args, *kwargs.values())))
+        return plain(args), plain(kwargs)
+
+    def after(self, module: nn.Module, args: Any, out: Any) -> Any:
+        """Mark what is returned to whoever called the outermost part."""
+        if torch.compiler.is_compiling() or self._outer is not module:
             return None
-        return marked(out, comm, self._on_backward)
+        self._outer = None
+        comm = None if self._ranks is None or transforms_active() else self._ranks()
+        if comm is None or self._on_backward is None or tracing() or out is None:
+            return None
+        return marked(out, comm, self._on_backward, self._combined)

@@ -49,13 +49,7 @@ def broadcast_(tensors: Iterable[Tensor], comm: Communicator) -> None:
 
 
 def check_replicated(model: nn.Module, comm: Communicator) -> None:
-    """Make sure that all ranks hold the same parameters. Collective.
-
-    Raises
-    ------
-    InputError
-        The same on all ranks; names a parameter and which ranks hold which.
-    """
+    """Make sure that all ranks hold the same parameters; name one that differs. Collective."""
     _check_model(model, comm)
     comm.check_agreement(
         "the model; give all ranks the same with graph.replicate(model), or the same seed",
@@ -74,7 +68,7 @@ def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
     replicate(model, comm)
     if comm.size > 1:
         if not _replicas[model].averages:
-            model.register_forward_hook(Marks(comm, _replicas[model].note_loss))
+            Marks(comm, _replicas[model].note_loss).follow(model)
         _replicas[model].averages = True
     return model
 

@@ -35,16 +35,11 @@ _MOST_COLUMNS, _MOST_OF_GRADIENT = most_columns(
 
 
 def times_transposed(X: Tensor, W: Tensor) -> Tensor:
-    """``X Wᵀ`` [n, f_out]; differentiable at every order.
+    """``X Wᵀ`` [n, f_out] of X [n, f_in], W [f_out, f_in]; differentiable at every order.
 
     Float32 on a CPU has a kernel of its own where that is faster (`most_columns`); everything else
     is torch's product. Under torch.autocast to bfloat16, W and its gradient keep their precision,
     and bits do not depend on the number of threads.
-
-    Parameters
-    ----------
-    X : Tensor [n, f_in]
-    W : Tensor [f_out, f_in]
     """
     if torch.is_autocast_enabled("cpu") and bfloat16.narrows(X, W):
         return bfloat16.product(X, W)

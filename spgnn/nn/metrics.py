@@ -136,17 +136,7 @@ Float64 = npt.NDArray[np.float64]
 def accuracies(
     logits: Tensor, y: Tensor, masks: Sequence[Tensor], totals: Sequence[int], comm: Communicator
 ) -> list[Score]:
-    """Share of correct predictions in each mask over all ranks; ``None`` if it is empty.
-
-    Parameters
-    ----------
-    logits : Tensor [rows, classes]
-    y : Tensor int64 [rows]
-        −1 where unknown.
-    masks : sequence of Tensor bool [rows]
-    totals : sequence of int
-        Vertices that count in each, over all ranks.
-    """
+    """Share of correct predictions in each mask, of these totals over all ranks; None of none."""
     right = logits.argmax(dim=1) == y
     counts = over_ranks([(right & mask).sum() for mask in masks], comm)
     pairs = zip(counts, totals, strict=True)

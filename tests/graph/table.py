@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from difflib import unified_diff
 from pathlib import Path
 
+from torch_geometric import nn as geometric
+
+from experiments.pyg.examples import examples
 from tests.graph.convolutions import convolutions
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +25,22 @@ def difference() -> str:
     return "\n".join(["```diff", *(line for line in lines if line[:2] != "@@"), "```", ""])
 
 
+# What helpers of the programs are made of.
+_INNER = {"deep": "GENConv", "pna": "PNAConv", "rgat": "RGATConv", "Dna": "DNAConv"}
+_OF_TORCH = {"BatchNorm", "LayerNorm", "Linear", "conv"}
+
+
+def programs() -> str:
+    """A line for each example of PyG that is equal: its layers, and what changes."""
+    lines = ["|example|layers|on ranks|", "|---|---|---|"]
+    for one in examples():
+        words = (_INNER.get(word, word) for word in re.findall(r"\w{3,}", one.layers))
+        names = {word: None for word in words if hasattr(geometric, word)}.keys() - _OF_TORCH
+        ours = "*" * (True in one.variants)
+        lines.append(f"|{one.name}{ours}|{', '.join(sorted(names))}|{one.needs}|")
+    return "\n".join(lines) + "\n"
+
+
 def table() -> str:
     """A line for each way to call convolutions, and for each reason why some do not work."""
     lines: dict[str, list[str]] = {}
@@ -35,8 +55,8 @@ def table() -> str:
         remarks += sorted({one.note for one in forms if one.note})
         said = f"{kind} ({'; '.join(remarks)})" if remarks else kind
         lines.setdefault(f"`(graph.halo(x), x)`: {pair}; `x`: {alone}", []).append(said)
-    rows = (f"| {way} | {', '.join(kinds)} |" for way, kinds in sorted(lines.items()))
-    return "\n".join(["| call | convolutions (tested forms; remarks) |", "|---|---|", *rows]) + "\n"
+    rows = (f"|{way}|{', '.join(kinds)}|" for way, kinds in sorted(lines.items()))
+    return "\n".join(["|call|convolutions (tested forms; remarks)|", "|---|---|", *rows]) + "\n"
 
 
 def _said(reasons: list[str]) -> str:
@@ -46,7 +66,8 @@ def _said(reasons: list[str]) -> str:
 def in_document() -> str:
     """The document with both as they should be."""
     text = DOCUMENT.read_text()
-    for name, content in (("difference", difference()), ("table", table())):
+    parts = {"difference": difference(), "examples": programs(), "table": table()}
+    for name, content in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
         before, _, rest = text.partition(begin)
         text = f"{before}{begin}{content}{end}{rest.partition(end)[2]}"

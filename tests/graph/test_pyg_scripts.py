@@ -16,19 +16,15 @@ pytest.importorskip("torch_geometric")
 VERTICES = """
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GATConv, GCNConv
+from torch_geometric.nn import GCNConv
 
 torch.manual_seed(0)
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        if kind == "gat":
-            self.conv1 = GATConv(8, 4, heads=2)
-            self.conv2 = GATConv(8, classes, heads=1, concat=False)
-        else:
-            self.conv1 = GCNConv(8, 8)
-            self.conv2 = GCNConv(8, classes)
+        self.conv1 = GCNConv(8, 8)
+        self.conv2 = GCNConv(8, classes)
 
     def forward(self, x, edge_index):
         return self.conv2(F.elu(self.conv1(x, edge_index)), edge_index)
@@ -143,67 +139,8 @@ LINKS_CHANGES = {
     ),
     "final_edge_index = model": "final_edge_index = None if z is None else model",
 }
-RELATIONS = """
-import torch
-import torch.nn.functional as F
-from torch_geometric.nn import FastRGCNConv
-
-torch.manual_seed(0)
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv1 = FastRGCNConv(data.num_nodes, 16, relations, num_bases=4)
-        self.conv2 = FastRGCNConv(16, classes, relations, num_bases=4)
-
-    def forward(self, edge_index, edge_type):
-        x = F.relu(self.conv1(None, edge_index, edge_type))
-        x = self.conv2(x, edge_index, edge_type)
-        return F.log_softmax(x, dim=1)
-
-model = Net()
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.0005)
-
-def train():
-    model.train()
-    optimizer.zero_grad()
-    out = model(data.edge_index, data.edge_type)
-    loss = F.nll_loss(out[data.train_idx], data.train_y)
-    loss.backward()
-    optimizer.step()
-    return float(loss.detach())
-
-@torch.no_grad()
-def test():
-    model.eval()
-    pred = model(data.edge_index, data.edge_type).argmax(dim=-1)
-    train_acc = float((pred[data.train_idx] == data.train_y).float().mean())
-    test_acc = float((pred[data.test_idx] == data.test_y).float().mean())
-    return train_acc, test_acc
-
-for epoch in range(1, 4):
-    loss = train()
-    log(loss, *test())
-"""
-RELATIONS_CHANGES = {
-    "import torch\n": "import spgnn\nimport torch\n",
-    "import FastRGCNConv": "import RGCNConv as FastRGCNConv",
-    "self.conv1(None, ": "self.conv1(data.vertex_ids, ",
-    "optimizer = ": "data = spgnn.distribute(data, model=model)\noptimizer = ",
-    "float((pred[data.train_idx] == data.train_y).float().mean())": (
-        "float(data.mean(pred[data.train_idx] == data.train_y, data.train_mask))"
-    ),
-    "float((pred[data.test_idx] == data.test_y).float().mean())": (
-        "float(data.mean(pred[data.test_idx] == data.test_y, data.test_mask))"
-    ),
-}
 # The script, what changes, and how many lines that may be.
-SCRIPTS = {
-    "gcn": (VERTICES, VERTICES_CHANGES, 3),
-    "gat": (VERTICES, VERTICES_CHANGES, 3),
-    "links": (LINKS, LINKS_CHANGES, 8),
-    "relations": (RELATIONS, RELATIONS_CHANGES, 8),
-}
+SCRIPTS = {"gcn": (VERTICES, VERTICES_CHANGES, 3), "links": (LINKS, LINKS_CHANGES, 8)}
 N, CLASSES = 60, 4
 
 
@@ -219,7 +156,7 @@ def names(kind: str) -> dict[str, Any]:
     edges = to_undirected(ends[:, keep])
     data = Data(x=torch.randn(N, 8, generator=draw) + y[:, None], edge_index=edges, num_nodes=N)
     split = torch.rand(N, generator=draw)
-    found: dict[str, Any] = {"kind": kind, "classes": CLASSES, "relations": 3, "data": data}
+    found: dict[str, Any] = {"classes": CLASSES, "data": data}
     if kind == "links":
         found["dataset"] = [[data.clone(), data.clone(), data.clone()]]
         pairs = edges[:, ::2], edges[:, :40], edges
@@ -241,11 +178,6 @@ def names(kind: str) -> dict[str, Any]:
             return float(((above > 0).double() + (above == 0) / 2).mean())
 
         found |= {"negatives": negatives, "roc_auc_score": roc_auc_score}
-    elif kind == "relations":
-        data.edge_type = edges.sum(0) % 3
-        data.train_idx, data.test_idx = (split < 0.5).nonzero()[:, 0], (split > 0.7).nonzero()[:, 0]
-        data.train_idx = data.train_idx.flip(0)
-        data.train_y, data.test_y = y[data.train_idx], y[data.test_idx]
     else:
         data.y, data.train_mask, data.test_mask = y, split < 0.4, split > 0.6
         data.val_mask = ~(data.train_mask | data.test_mask)
