@@ -8,7 +8,7 @@ parts of the largest number: with PyG's layers and, if there are, with those of 
 
 from __future__ import annotations
 
-import sys
+import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -475,7 +475,10 @@ def differences(names: list[str]) -> Iterator[tuple[str, list[float]]]:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="of examples; else all")
+    names = parser.parse_args().names
     torch.set_default_dtype(torch.float64)
-    for name, values in differences(sys.argv[1:]):
+    for name, values in differences(names):
         if spgnn.connect().is_main:
             print(f"{name:25}", *(f"{value:.0e}" for value in values), flush=True)

@@ -20,7 +20,7 @@ def difference() -> str:
     """What makes a script of one process one of many."""
     old, new = ((EXAMPLES / name).read_text() for name in ("one_process.py", "on_ranks.py"))
     # Not what the scripts say of themselves.
-    texts = [text.partition("import sys\n")[2].splitlines() for text in (old, new)]
+    texts = [text.partition("import argparse\n")[2].splitlines() for text in (old, new)]
     lines = list(unified_diff(*texts, n=1, lineterm=""))[2:]
     return "\n".join(["```diff", *(line for line in lines if line[:2] != "@@"), "```", ""])
 
