@@ -5,6 +5,7 @@ python experiments/ginex.py sweeps             Figures 16 to 19, predicted from 
 python experiments/ginex.py sweep-superbatch   and -width, -memory, -batch: one each, measured
 python experiments/ginex.py stages             where a mapped pipeline waits: Figures 4 and 6
 python experiments/ginex.py misses             of a static cache and of the best: Figure 5
+python experiments/ginex.py changesets         in three passes, by torch: Figures 12 and 13
 python experiments/ginex.py cost               beside DistDGL on eight ranks: Tables 3 and 4
 """
 
@@ -24,6 +25,7 @@ import numpy as np
 import systems  # noqa: F401
 import torch
 from distgnn_mb import DISTDGL, on_rank
+from paper.changesets import changesets
 from paper.output import Output, can_draw, finished, show
 from torch import Tensor
 
@@ -45,7 +47,7 @@ from spgnn.command import run
 from spgnn.data import load_dataset, open_shards, write_shards
 from spgnn.data.shards import ShardDirectory
 from spgnn.direct import as_bytes
-from spgnn.errors import check_choice
+from spgnn.errors import InputError, check_choice
 from spgnn.layout import Int64Array
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.progress import Progress, ProgressBar
@@ -597,6 +599,31 @@ def sweeps(bench: Bench, output: Output) -> None:
     output.write_csv(records)
 
 
+def changes(bench: Bench, output: Output) -> None:
+    """Figures 12 and 13, of one superbatch: rows that change, and as many reads as Belady's."""
+    how, records = bench.options, list[dict[str, Any]]()
+    trace = Predictions(bench).trace(how.superbatch, how.batch_size)[: how.superbatch]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    entries = bench.memory(bench.case("ginex")) // (4 * how.width)
+    began = perf_counter()
+    state, each = changesets(
+        [torch.from_numpy(i).to(device) for i in trace], bench.vertices, entries
+    )
+    for number, change in enumerate(each):
+        counts = {"in": len(change.in_ids), "out": len(change.out_ids), "misses": change.misses}
+        records.append({"iteration": number, "rows": len(trace[number]), **counts})
+    seconds = perf_counter() - began
+    output.write_csv(records)
+    show(f"Changesets. {bench.caption}", records[:: max(len(records) // 8, 1)])
+    reads = len(state) + sum(record["misses"] for record in records)
+    ours = sum(map(len, trace)) - sum(hits("belady", trace, entries))
+    print(
+        f"{reads} rows are read; by the cache of `gather_many` {ours}. {seconds:.2f} s ({device})"
+    )
+    if reads != ours:
+        raise InputError(f"changesets read {reads} rows, and the optimum is {ours}")
+
+
 def cost(bench: Bench, output: Output) -> None:
     """Tables 3 and 4: seeds a second and a dollar, beside DistDGL's batches on eight ranks.
 
@@ -636,6 +663,7 @@ COMMANDS: dict[str, tuple[str, Callable[[Bench, Output], None]]] = {
     "sweeps": ("all of these, predicted from exact counts of reads", sweeps),
     "stages": ("what a mapped pipeline waits for", stages),
     "misses": ("of PaGraph's cache and of the best", misses),
+    "changesets": ("what enters and leaves the cache", changes),
     "cost": ("seeds a second and a dollar, beside DistDGL", cost),
 }
 
