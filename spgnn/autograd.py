@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from itertools import count
 from typing import Any, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from spgnn.kernels.gemm import (
     two_products,
 )
 from spgnn.kernels.update import relu_of
-from spgnn.torch_internals import recorder, tracing
+from spgnn.torch_internals import recorder, tracing, with_name
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.
@@ -406,27 +404,22 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
     """The sum over all ranks, on every rank; differentiable: its adjoint is itself. Collective."""
     if comm.size == 1:
         return t.clone()
+    if torch.compiler.is_compiling():
+        return torch.ops.spgnn.all_reduced(t, comm.handle)  # type: ignore[no-any-return]
     total: Tensor = recorder(_AllReduce)(t, comm)
     return total
 
 
-_by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_handles = count(1)  # never one again: a backward may come after its matrix was forgotten
+@torch.library.custom_op("spgnn::all_reduced", mutates_args=())
+def _all_reduced(t: Tensor, comm: int) -> Tensor:
+    return _AllReduce.forward(t, with_name(comm))
 
 
-def named(A: object) -> int:
-    """A number for a matrix, under which compiled graphs find it as long as it lives."""
-    handle = next(_handles)
-    _by_handle[handle] = A
-    return handle
-
-
-def with_name(handle: int) -> Any:
-    """The matrix of a number; InputError if it is gone, as where a halo was planned again."""
-    A = _by_handle.get(handle)
-    if A is None:
-        raise InputError("a compiled function names a matrix or a halo that is there no more")
-    return A
+_all_reduced.register_fake(lambda t, comm: t.new_empty(t.shape))
+_all_reduced.register_autograd(
+    lambda ctx, gradient: (torch.ops.spgnn.all_reduced(gradient, ctx.comm), None),
+    setup_context=_AllReduce.setup_context,
+)
 
 
 @torch.library.custom_op("spgnn::product", mutates_args=())

@@ -225,10 +225,7 @@ class Machine:
         return -(-ranks // self.ranks_a_node)
 
     def slowdown(self, ranks: int) -> float:
-        """Slowdown of a rank among so many, compared with the measurement.
-
-        A node's cores are shared by its ranks: evenly while there are enough, in turns otherwise.
-        """
+        """Slowdown of a rank among so many, compared with the measurement."""
         here = min(ranks, self.ranks_a_node)
         now = min(1.0, self.cores / here) * max(1, self.cores // here)
         then = self.conditions

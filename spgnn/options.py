@@ -319,12 +319,7 @@ def read_options(
     about: str,
     unshown: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Read the options of some records from a command line, by name.
-
-    Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
-    ``--config``, and flags more than both. ``--help`` prints all flags but those `unshown`, and
-    ends the process, as ``--version`` does.
-    """
+    """Read options of records: flags count more than --set, and that more than --config."""
     options = {option.name: option for record in records for option in options_of(record)}
     line = list(sys.argv[1:] if words is None else words)
     app = _app(options.values(), program, about, unshown)

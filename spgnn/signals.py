@@ -6,11 +6,14 @@ import ctypes
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
+from weakref import ref
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 TERMINATED = 128 + signal.SIGTERM  # an exit status, as shells have it
@@ -54,10 +57,37 @@ _importing: list[int] = []
 
 
 def raise_once(number: int, frame: FrameType | None) -> None:
-    """Handle a signal by raising `AskedToEnd`; later signals do not interrupt the clean-up."""
-    for ending in ENDINGS:
-        signal.signal(ending, signal.SIG_IGN)
-    raise AskedToEnd(number)
+    """Handle a signal by raising `AskedToEnd`, which later ones do not interrupt on its way."""
+    if _on_its_way() is None:
+        _raise(AskedToEnd(number), number)
+
+
+class _Interrupt(KeyboardInterrupt):
+    """As Python raises it; but it can be referred to weakly."""
+
+
+def _raise(end: BaseException, number: int) -> None:
+    """Raise it, and send the signal again where it is dropped: in a finaliser, or in C code."""
+    # No line of Python runs then, in which the next one would be dropped as well.
+    _end[:] = [ref(end, partial(_send, number))]
+    _noticed.set()
+    show = sys.unraisablehook
+    sys.unraisablehook = lambda lost: None if lost.exc_value is _on_its_way() else show(lost)
+    try:
+        raise end
+    finally:
+        del end  # or its own traceback keeps it
+
+
+def _on_its_way() -> BaseException | None:
+    return _end[0]() if _end else None
+
+
+_send = ctypes.CDLL(None)["raise"]
+_send.argtypes = ctypes.c_int, ctypes.py_object
+# The exception of a signal, as long as a block here waits for it; and that it was raised at all.
+_end: list[ref[BaseException]] = []
+_noticed = threading.Event()
 
 
 def die_with_parent(parent: int) -> None:
@@ -79,12 +109,10 @@ def endings_prevail() -> Iterator[None]:
     # A signal may interrupt torch's own bookkeeping, which it then cannot undo.
     try:
         yield
-    except Exception as error:
-        before = error.__context__
-        while before is not None:
-            if isinstance(before, AskedToEnd | KeyboardInterrupt):
-                raise before from None
-            before = before.__context__
+    except Exception:
+        end = _on_its_way()
+        if end is not None:
+            raise end from None
         raise
 
 
@@ -112,31 +140,30 @@ def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
     # the main thread, which may compute outside Python, has not noticed it.
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield signal.getsignal(signal.SIGTERM) is not raise_once
+        yield bool(_in_force) or signal.getsignal(signal.SIGTERM) is not raise_once
         return
-    noticed = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        noticed.set()
-        raise_once(number, frame)
 
     def watch() -> None:
         while number := reader.recv(1):
-            if number[0] == signal.SIGTERM and not noticed.wait(END_SECONDS):
+            if number[0] == signal.SIGTERM and not _noticed.wait(END_SECONDS):
                 give_up()
 
+    _noticed.clear()
     before = {number: signal.getsignal(number) for number in ENDINGS}
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     thread = threading.Thread(target=watch, name="termination", daemon=True)
     thread.start()
     others = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGTERM, raise_once)
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda number, _: _raise(_Interrupt(), number))
     _in_force.append(os.getpid())
     try:
         with endings_prevail():
             yield True
     finally:
+        _noticed.set()
         _in_force.clear()
         _restore(before)
         signal.set_wakeup_fd(others)
@@ -173,6 +200,7 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    _end.clear()
     for number, handler in handlers.items():
         if handler is not None:  # as it is where Python did not install it
             signal.signal(number, handler)

@@ -47,11 +47,7 @@ _OTHER_NAMES = {
 def unknown_option(
     word: str, flags: Mapping[str, str], programs: Callable[[], Iterator[tuple[str, set[str]]]]
 ) -> InputError:
-    """The error for a flag that a command does not know.
-
-    `flags` are those that it knows, without hyphens, and what to write for each; `programs` yields
-    the flags of every command line.
-    """
+    """The error for a flag that a command does not know."""
     name = word.partition("=")[0]
     bare = name.strip("-").lower().replace("_", "-")
     message = f"Unknown option: {shortened(name, _SHOWN)}"
@@ -74,10 +70,7 @@ def unknown_option(
 def left_over(
     word: str, before: Sequence[str], flags: Mapping[str, str], switches: Collection[str]
 ) -> InputError:
-    """The error for a word that is no flag and no value of one.
-
-    `before` are the words before it; of `switches`, flags take no value.
-    """
+    """The error for a word that is no flag and no value of one."""
     message, last = f"'{shortened(word, _SHOWN)}' is no flag", before[-1] if before else ""
     switch = last.replace("--no-", "--", 1)
     name, equals, value = word.partition("=")

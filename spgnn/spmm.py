@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention import Attention, TurnedAttention
-from spgnn.autograd import Operands, named, product
+from spgnn.autograd import Operands, product
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Stage, Step, build
@@ -28,6 +28,7 @@ from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.registry import Cover, Schedule, Strategy
 from spgnn.sparse import CSR, as_csr, side_by_side
+from spgnn.torch_internals import named
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -85,7 +86,6 @@ class DistMatrix:
         self.rows, self.columns = plan.shape
         self.handle = named(self)
         self.build_with_halo: Callable[[], DistMatrix] | None = None
-        self.whole_rows: Callable[[], DistMatrix] | None = None  # the same, for derivatives
         self._arrange(plan, setting, workspace)
 
     def _arrange(

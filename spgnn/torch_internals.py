@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import wraps
+from itertools import count
 from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd import Function, forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from spgnn.errors import InputError
 
 
 def below_autograd() -> AbstractContextManager[None]:
@@ -107,6 +111,27 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
     """``torch.compiler.assume_constant_result``, without importing the compiler: a second more."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+_by_handle: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_handles = count(1)  # never one again: a backward may come after its matrix was forgotten
+
+
+def named(owner: object) -> int:
+    """A number for an object, under which compiled graphs find it as long as it lives."""
+    handle = next(_handles)
+    _by_handle[handle] = owner
+    return handle
+
+
+def with_name(handle: int) -> Any:
+    """The object of a number; InputError if it is gone, as where a halo was planned again."""
+    owner = _by_handle.get(handle)
+    if owner is None:
+        raise InputError(
+            "a compiled function names a matrix, a halo or a group that is there no more"
+        )
+    return owner
 
 
 def without_compiler(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ from spgnn.addons.batches import (
     as_dtype,
     offsets_of,
 )
-from spgnn.autograd import named, product
+from spgnn.autograd import product
 from spgnn.comm import Communicator, RowCounts
 from spgnn.data import RankShare
 from spgnn.errors import InputError
@@ -48,6 +48,7 @@ from spgnn.graph import (
 from spgnn.layout import RowLayout
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR
+from spgnn.torch_internals import named
 
 _SIZES = 4  # of a structure: targets, vertices, edges, and which values these have
 

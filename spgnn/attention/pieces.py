@@ -142,12 +142,7 @@ class Pieces:
 
 
 def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
-    """Refuse an algorithm under which rows are added up, or cut into columns, on their way.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse an algorithm under which rows are added up, or cut into columns, on their way."""
     if "attention" not in replace(algorithm, relays=False).can:
         raise InputError(f"{who} needs {NEEDED}")
     if "attention" not in algorithm.can:

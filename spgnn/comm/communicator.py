@@ -24,6 +24,7 @@ from spgnn.comm.place import find_place
 from spgnn.comm.traffic import Account, Ledger, RowCounts
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
+from spgnn.torch_internals import named
 
 # MPI's counts are 32-bit, so no single message may reach 2 GiB.
 MESSAGE_LIMIT = 2**31 - 2**16
@@ -70,6 +71,8 @@ class Communicator(ABC):
         The transport takes CUDA tensors; if not, they are staged through host memory.
     message_limit : int
         Most bytes handed to the transport as one message (but always at least one row).
+    handle : int
+        A number by which compiled graphs name it.
     """
 
     moves_cuda = False
@@ -81,6 +84,7 @@ class Communicator(ABC):
         self.size = len(group.ranks)
         self.job = job
         self.group = group
+        self.handle = named(self)
 
     # A backend starts an operation and returns what waits for its end.
 

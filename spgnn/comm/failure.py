@@ -7,8 +7,8 @@ line there, or that there will be no more:
 ==================  ================================================================================
 ``["failed"]``      a rank has an error to report; rank 0 answers
 ``["speak", true]`` to the first, which prints its message, and ``false`` to all later ones
-``["spoken"]``      the message is printed; rank 0 tells all others
-``["over"]``        upon which they end without a word
+``["spoken", s]``   the message is printed; rank 0 tells all others
+``["over", s]``     upon which they end without a word, with the speaker's exit status
 ``["ended", …]``    a rank leaves in good order, after so many calls in each group; rank 0 passes it
                     on, so that all know for certain which calls wait for it in vain
 ``["where", …]``    a rank has waited too long in a call; rank 0 passes it to whom it waits for
@@ -334,7 +334,8 @@ class Lifelines:
                 os._exit(status)
             time.sleep(LOOK_SECONDS)
         print(f"error: rank {self._job.rank}: {message}", file=sys.stderr, flush=True)
-        self._pass_on("over") if self._job.rank == 0 else self._send(0, "spoken")
+        first = self._job.rank == 0
+        self._pass_on("over", status) if first else self._send(0, "spoken", status)
         time.sleep(SPEAKER_SECONDS)
         os._exit(status)
 
@@ -552,10 +553,10 @@ class Lifelines:
             case ["speak", may]:
                 self._may_speak = may
                 self._answered.set()
-            case ["spoken"] | ["over"]:
-                self._pass_on("over", but=[peer])
+            case ["spoken" | "over", int(status)]:
+                self._pass_on("over", status, but=[peer])
                 time.sleep(OTHERS_SECONDS)
-                os._exit(1)
+                os._exit(status)
 
     def _hang_up(self, peer: int, in_good_order: bool) -> None:
         """A connection has ended."""

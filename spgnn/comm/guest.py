@@ -65,7 +65,7 @@ def visit(group: Any, device: str) -> Communicator:
     try:
         theirs, config = _checked(group, device)
     except InputError as error:
-        meeting.refuse(str(error))
+        meeting.refuse(str(error), getattr(group, "group_name", ""))
         raise
     if dist.get_rank(theirs) < 0:
         raise InputError("group: this process is no member of the group")
@@ -210,10 +210,10 @@ class _Meeting:
         if self._store is not None:
             self._calls = self._store.add(f"calls {self._me}", 1)
 
-    def refuse(self, reason: str) -> None:
-        """Let those who wait for this rank know that it does not come."""
+    def refuse(self, reason: str, name: str) -> None:
+        """Let those who wait for this rank, in a group of that name, know that it stays away."""
         if self._store is not None:
-            self._say("", 0, [], reason)
+            self._say(name, 0, [], reason)
 
     def of(self, name: str, ranks: Sequence[int], patience: float) -> str:
         """Wait for the members of a group; returns a name that no other meeting has had."""
@@ -238,7 +238,7 @@ class _Meeting:
                 )
             if reason:
                 time.sleep(2 * _SUSPICIOUS_SECONDS)  # Others look here for the same reason.
-                self.refuse(reason)
+                self.refuse(reason, name)
                 store.add(f"{key} came", -1)
                 store.add(f"{name} {self._me}", -1)
                 raise InputError(reason)
@@ -269,7 +269,9 @@ class _Meeting:
             return ""
         *place, reason, calls = json.loads(self._store.get(f"at {rank}"))
         if reason:
-            return f"on rank {rank}: {reason}" if calls == self._calls else ""
+            # Of this group, or of one without a name, as a mesh of two axes.
+            same = place[0] in ("", [*waiting.values()][-1][0])
+            return f"on rank {rank}: {reason}" if same and calls == self._calls else ""
         reasons = (
             self._why_in_vain(other, {**waiting, rank: place}) for other in self._missing(*place)
         )

@@ -24,7 +24,8 @@ from spgnn.comm.connect import LOCALHOST, connect, meet_in
 from spgnn.comm.failure import CommunicationError, StartError, guarded, world
 from spgnn.comm.place import OUTER_NAMES, default_threads, find_place
 from spgnn.command import prepare_streams, run, say
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_method
+from spgnn.registry import LIBRA, METHODS
 from spgnn.signals import (
     END_SECONDS,
     ENDINGS,
@@ -96,6 +97,9 @@ def run_job(
                 f"{place.size}; leave one of them out"
             )
         config.check(nproc if place is None else place.size)
+        if place is None:  # Elsewhere rank 0 alone may see a file.
+            options: dict[str, Any] = getattr(config, "flat", dict)()
+            check_method(options.get("partition", LIBRA), (*METHODS, LIBRA))
     except InputError as error:
         return _refuse(error)
 
@@ -291,7 +295,8 @@ def _run_rank(
             say("", end="")
             leave()
     except AskedToEnd:
-        status = TERMINATED
+        _flush()
+        os._exit(TERMINATED)
     except SystemExit as exit_:
         if exit_.code is None or isinstance(exit_.code, int):
             status = exit_.code or 0

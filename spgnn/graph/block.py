@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention import Attention
-from spgnn.autograd import Operands, named, product
+from spgnn.autograd import Operands, product
 from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Plan, Stage, Step
@@ -22,6 +22,7 @@ from spgnn.kernels.gemm import times_transposed
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees
+from spgnn.torch_internals import named
 
 # A nonzero of a product costs so many multiplications of a dense one.
 _GATHERED = 8

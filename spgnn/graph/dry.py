@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn.attention import Attention
-from spgnn.autograd import named, product
+from spgnn.autograd import product
 from spgnn.exchange import Step
 from spgnn.exchange.plan import Carried
 from spgnn.graph.features import Features
@@ -25,6 +25,7 @@ from spgnn.graph.moments import Moments, moments
 from spgnn.graph.protocol import Aggregation, LayerGraph, Matrices, matrices_of
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import named
 
 
 class Recorded(NamedTuple):

@@ -178,10 +178,7 @@ class GraphMatrices:
     def attended(self, kind: Normalisation) -> DistMatrix:
         """The same for attention, whose partial softmaxes travel as sums do. Collective."""
         attends = "attention" in self._algorithm.can
-        A = self._of(kind, self._algorithm if attends else self._rows)
-        if A is not self._built.get((kind, self._rows)):
-            A.whole_rows = partial(self.with_halo, kind)
-        return A
+        return self._of(kind, self._algorithm if attends else self._rows)
 
     def coded(self, name: str) -> DistMatrix:
         """The matrix whose codec has this name. Collective when it is built."""

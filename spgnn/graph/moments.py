@@ -54,7 +54,7 @@ def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
         number = torch.full((1,), rows, dtype=torch.float64, device=x.device)
         total = torch.cat((counted.sum(0).double(), number))
         if comm is not None:
-            comm.all_reduce(total).wait()
+            total = all_reduced(total, comm)
             count = total[-1] if rows > 1 else int(total[-1])
         divisor = count if isinstance(count, Tensor) else max(count, 1)
         centre = (total[:-1] / divisor).to(x.dtype)

@@ -184,10 +184,7 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
 
 
 def outputs_of(state: State, path: str, linear_end: str = "") -> int:
-    """The width of what the last layer of a model of ours or of PyG makes.
-
-    That layer is ``convs[-1]``, ``lin``, or the one of a name.
-    """
+    """The width of what the last layer of a model of ours or of PyG makes."""
     if f"{linear_end}.bias" in state:
         return len(state[f"{linear_end}.bias"])
     numbers = [part for name in state if name.startswith("convs.") for part in [name.split(".")[1]]]

@@ -28,28 +28,8 @@ def extreme_(
     largest: bool = True,
     first_column: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Largest or smallest element of each column among the rows of X that a row of A lists.
-
-    Blocks of one matrix come one after the other: of equal elements, the first nonzero's stays.
-    What is no number comes before all numbers, wherever it lies.
-
-    Parameters
-    ----------
-    pattern : Pattern [rows, cols]
-    X : Tensor [cols, f], float32, float64 or bfloat16
-    state : (Tensor [rows, f], Tensor [rows, f]), optional
-        What blocks before this one gave; changed in place.
-    largest : bool
-    first_column : int
-        Added to the columns of this block.
-
-    Returns
-    -------
-    out : Tensor [rows, f], dtype of X
-        0 in rows without nonzeros.
-    arg : Tensor [rows, f], int32 (int64 from 2³¹ columns on)
-        Column of the nonzero that it is of; −1 in rows without nonzeros.
-    """
+    """Largest or smallest element of each column among the rows of X that a row of A lists."""
+    # Of equal ones the first's stays, also of blocks before this one (`state`, changed in place).
     check_block(pattern, X)
     begun = state is not None
     if state is None:
@@ -66,16 +46,7 @@ def extreme_(
 
 
 def add_to_extremes_(dX: Tensor, G: Tensor, arg: Tensor) -> None:
-    """``dX[arg[i, c], c] += G[i, c]`` in the order of i, where `arg` is not negative; in place.
-
-    Parameters
-    ----------
-    dX : Tensor [cols, f], float32, float64 or bfloat16
-        Without gaps, on a CPU.
-    G : Tensor [rows, f], dtype of dX
-    arg : Tensor [rows, f]
-        As `extreme_` returns it.
-    """
+    """``dX[arg[i, c], c] += G[i, c]`` in the order of i, where `arg` is not negative; in place."""
     fits = dX.is_contiguous() and dX.shape[1:] == G.shape[1:] and arg.shape == G.shape
     if not fits or dX.dtype != G.dtype or arg.dtype not in _COLUMNS or dX.is_cuda:
         raise InputError(

@@ -3,7 +3,6 @@ from .convolution import GraphModule as GraphModule
 from .convolution import Linear as Linear
 from .convolution import check_channels as check_channels
 from .convolution import check_options as check_options
-from .convolution import check_width as check_width
 from .convolution import copy_from_rank_zero as copy_from_rank_zero
 from .convolution import edge_arguments as edge_arguments
 from .convolution import evaluating as evaluating
@@ -56,6 +55,7 @@ from .norm import run_stages as run_stages
 from .norm import stages_between as stages_between
 from .rowwise import DropoutKeys as DropoutKeys
 from .rowwise import activation_of as activation_of
+from .rowwise import check_width as check_width
 from .rowwise import dropout as dropout
 from .rowwise import dtype_of as dtype_of
 from .rowwise import keys_on as keys_on

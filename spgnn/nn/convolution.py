@@ -22,7 +22,7 @@ from spgnn.graph.parameters import broadcast_
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import has_gemm, times_transposed
 from spgnn.nn.norm import LinearStage, NormGraph, Stage, norm_of, run_stages, stages_between
-from spgnn.nn.rowwise import Activation, DropoutKeys
+from spgnn.nn.rowwise import Activation, DropoutKeys, check_width
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import has_hooks
@@ -115,7 +115,6 @@ class Convolution(GraphModule):
     uses_keys = False
     uses_edges = False
     calls_agreed = 0
-    takes = -1  # columns of the rows of sources, where that is named
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class Convolution(GraphModule):
     ) -> None:
         super().__init__()
         check_channels(type(self).__name__, pair=pair, **channels)
-        self.takes = both(channels.get("in_channels", -1))[0]
+        self._takes = both(channels.get("in_channels", -1))[0]
         check_options(self, options, **({} if aggr is None else {"aggr": aggr}))
         self.register_forward_pre_hook(find_widths, with_kwargs=True)
 
@@ -136,6 +135,14 @@ class Convolution(GraphModule):
         graph = arguments[1] if len(arguments) > 1 else named.get("graph")
         on = graph.mesh.everyone if isinstance(graph, DistMatrix) else getattr(graph, "comm", None)
         return agreeing(self, on, partial(super().__call__, *arguments, **named))
+
+    @property
+    def takes(self) -> int:
+        """Columns of x that the layer takes; -1 if any, or if it does not know yet."""
+        if self._takes != -1:
+            return self._takes
+        linear = (part for part in self.modules() if isinstance(part, Linear))
+        return next((p.in_features for p in linear if p.waits and not p.of_targets), -1)
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -226,8 +233,8 @@ class Linear(nn.Linear):
         self, f_in: int, f_out: int, *, bias: bool = True, of_targets: bool = False
     ) -> None:
         super().__init__(max(f_in, 1), f_out, bias=bias)
-        self.of_targets = of_targets
-        if f_in < 0:
+        self.of_targets, self.waits = of_targets, f_in < 0
+        if self.waits:
             self.in_features, self.weight = -1, UninitializedParameter()
         if bias:
             nn.init.zeros_(self.bias)
@@ -448,13 +455,6 @@ def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str,
     comm = on.comm
     if comm is not None and not lazy[0].weight.is_meta:
         copy_from_rank_zero(layer, comm)
-
-
-def check_width(layer: str, width: int, rows: str, columns: int) -> None:
-    """Refuse rows of another width than a layer takes, unless that is -1."""
-    if width not in (-1, columns):
-        of = "" if rows == "x" else f" of {rows}"
-        raise InputError(f"{layer}: the layer takes {width} columns{of}, x has {columns}")
 
 
 def _check_features(layer: str, H_local: Tensor) -> None:

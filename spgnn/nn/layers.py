@@ -273,6 +273,12 @@ class GINConv(Convolution):
         else:
             self.register_buffer("eps", torch.full((1,), float(eps)))
 
+    @property
+    def takes(self) -> int:
+        """Columns of the linear layer that `nn` begins with."""
+        first, _ = first_linear(self.nn)
+        return -1 if first is None else first.in_features
+
     def reset_parameters(self) -> None:
         """Initialise ε, and the modules in `nn`, those of torch by their own rules."""
         initialise(self)

@@ -40,7 +40,7 @@ from spgnn.nn.norm import (
     run_stages,
     stages_between,
 )
-from spgnn.nn.rowwise import Activation, DropoutKeys, activation_of, dropout, keys_on
+from spgnn.nn.rowwise import Activation, DropoutKeys, activation_of, check_width, dropout, keys_on
 from spgnn.registry import Order
 from spgnn.torch_internals import has_hooks, in_backward
 
@@ -449,7 +449,12 @@ class Stack(Network):
             Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
             return run_stages(self.stages(number, H, on, following), Z, on)
         own_keys = keys if layer.uses_keys else None
-        Z = agreeing(layer, on.comm, lambda: on.aggregate(layer.aggregation(H, on, None, own_keys)))
+
+        def aggregated() -> Tensor:
+            check_width(type(layer).__name__, layer.takes, "x", width_of(H))
+            return on.aggregate(layer.aggregation(H, on, None, own_keys))
+
+        Z = agreeing(layer, on.comm, aggregated)
         Z = layer.update(Z, H, on)
         stages = [*layer.tail(), *self.stages(number, H, on, following)]
         return run_stages(stages, Z, on, layer.shift)

@@ -20,7 +20,7 @@ from spgnn.graph.foreign import sees_all
 from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import times_transposed
-from spgnn.nn.rowwise import Activation, Rule, Update, activated, rule_of
+from spgnn.nn.rowwise import Activation, Rule, Update, activated, check_width, rule_of
 
 NormGraph = AnyGraph | Communicator
 # What runs between two aggregations, on rows [n, f]: row-wise modules and functions, and norms.
@@ -78,9 +78,11 @@ class Norm(nn.Module):
 
     def _moments(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Moments:
         """The moments of x + shift."""
+        check_width(type(self).__name__, getattr(self, "in_channels", -1), "x", x.shape[1])
         on = as_graph(graph)
         comm = on.comm
-        if comm is not None and comm.size > 1 and self._compared < FIRST_COMPARED:
+        new = self._compared < FIRST_COMPARED and not torch.compiler.is_compiling()
+        if comm is not None and comm.size > 1 and new:
             # A norm that some ranks alone call would wait for the others for ever.
             self._compared += 1
             comm.check_agreement(

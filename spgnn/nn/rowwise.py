@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,13 @@ def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Acti
     except TypeError as error:
         raise InputError(f"act {act}: {error}") from None
     return result
+
+
+def check_width(layer: str, width: int, rows: str, columns: int) -> None:
+    """Refuse rows of another width than a layer takes, unless that is -1."""
+    if width not in (-1, columns):
+        of = "" if rows == "x" else f" of {rows}"
+        raise InputError(f"{layer}: the layer takes {width} columns{of}, x has {columns}")
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,9 @@ class Update:
             how |= {"vertex_ids": ids, "key": key, "p": self.p}
         rows = update_rows_(Z, bias, **how)
         return hide_gradient(rows) if self.hidden else rows
+
+
+PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def dtype_of(precision: Precision) -> torch.dtype:

@@ -162,10 +162,7 @@ def save_run(
     own: Mapping[str, Any],
     called: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective.
-
-    `called` are the states of callbacks, and the optimiser's numbers.
-    """
+    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective."""
 
     def state() -> tuple[Tensors, Progress]:
         try:

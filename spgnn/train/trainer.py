@@ -155,9 +155,17 @@ class Trainer:
                     "Trainer(model, graph): give the graph that spgnn.distribute made, got "
                     f"{type(graph).__name__}"
                 )
-            how: dict[str, Any] = {"target": target, "forward": forward, "metrics": metrics}
-            how |= {"seed": options.seed, "weight_decay": options.weight_decay}
-            self.task: Task = GivenModel(model, graph, loss, **how)
+            seed, decay = options.seed, options.weight_decay
+            self.task: Task = GivenModel(
+                model,
+                graph,
+                loss,
+                target=target,
+                forward=forward,
+                metrics=metrics,
+                seed=seed,
+                weight_decay=decay,
+            )
         else:
             if (graph, target, loss, forward, *metrics) != (None, None, "auto", None):
                 raise InputError(

@@ -11,6 +11,7 @@ import pickle
 import resource
 import signal
 import sys
+import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -283,6 +284,10 @@ def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
             with pytest.raises(InputError, match="waited 1 s for rank 0 to call with"):
                 connect(group=short)
         dist.barrier()
+        if rank == 1:  # refused for another group than that in which others wait for it
+            with pytest.raises(InputError, match='device="cuda": no CUDA device'):
+                connect(device="cuda", group=short)
+            time.sleep(1)
         for given in (*twins, square["data"], square["model"]):
             assert connect(group=given).agree(rank) in (2, rank)
         comm = connect(group=dist.new_group([0, 1, 2], timeout=timedelta(seconds=3)))

@@ -125,14 +125,6 @@ def raising(error: BaseException) -> None:
     raise error
 
 
-def ending_in_disorder() -> None:
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(1000)
-    finally:
-        raise RuntimeError("what the signal interrupted cannot be undone")
-
-
 @pytest.mark.parametrize(
     ("victim", "end", "status", "words"),
     [
@@ -143,7 +135,6 @@ def ending_in_disorder() -> None:
         (2, sys.exit, 0, []),
         (2, lambda: sys.exit("no number"), 1, ["error: rank 2: no number\n"]),
         (0, lambda: os.kill(os.getpid(), signal.SIGTERM), 143, ["rank 0 was terminated"]),
-        (1, ending_in_disorder, 143, ["error: rank 1 was terminated\n"]),
         (1, lambda: os.kill(os.getpid(), 36), 164, ["rank 1 was killed by SIGRTMIN+2\n"]),
         (2, lambda: os.kill(os.getpid(), 64), 192, ["rank 2 was killed by SIGRTMAX\n"]),
         (1, lambda: raising(LookupError("no bridge")), 1, ["error: rank 1:", "no bridge"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,18 @@ def test_one_vertex_has_no_variance():
         BatchNorm(3)(x, comm)
     norm = BatchNorm(3, allow_single_element=True)
     torch.testing.assert_close(norm(x, comm), x / (1 + 1e-5) ** 0.5)
+
+
+def test_norms_are_compiled_whole_on_ranks():
+    def body(rank: int) -> None:
+        x, norm = torch.randn(6 + rank, 3, requires_grad=True), BatchNorm(3)
+        compiled = torch.compile(copy.deepcopy(norm), backend="aot_eager", fullgraph=True)
+        both = [layer(x, connect()) for layer in (norm, compiled)]
+        torch.testing.assert_close(*both)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sin().sum(), x)[0] for y in both))
+        torch.testing.assert_close([*compiled.buffers()], [*norm.buffers()])
+
+    run_ranks(body, 2)
 
 
 def test_rows_are_counted_exactly_whatever_the_dtype():

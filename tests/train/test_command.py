@@ -88,18 +88,15 @@ def test_bad_flags(capsys, bad):
 
 NAMES = [
     Bad("split", ["--split", "1"], words=["split"]),
-    Bad("split absurd", ["--split", "2147483647"], words=["split 2147483647"]),
-    Bad("method", ["--partition", "nonsense"], words=["--partition nonsense", "gvb", "random"]),
-    Bad("method typed", ["--partition", "metsi"], words=["--partition", "did you mean 'metis'?"]),
+    Bad(
+        "method", ["--partition", "metsi"], words=["error: --partition metsi", "'metis'?"], ranks=2
+    ),
     Bad("json directory", ["--json", "missing/report.json"], words=["--json missing/report.json"]),
     Bad("json is a directory", ["--json", "DIR"], words=["--json", "is a directory"]),
     Bad("json of 5000 letters", ["--json", "x" * 5000], words=["--json", "too long"]),
     Bad("json over the graph", ["--json", "graph.npz"], words=["--json", "this run reads"]),
     Bad("json read-only", ["--json", "/proc/x.json"], words=["--json", "cannot be written"]),
     Bad("checkpoint", ["--checkpoint", "graph.npz"], words=["--checkpoint graph.npz", "directory"]),
-    Bad(
-        "checkpoint in a file", ["--checkpoint", "graph.npz/a/b"], words=["--checkpoint", "direct"]
-    ),
     Bad("checkpoint read-only", ["--checkpoint", "/proc/a/b"], words=["--checkpoint", "written"]),
     Bad(
         "buffer",
@@ -241,8 +238,8 @@ def test_only_rank_0_looks_at_files(tmp_path, monkeypatch):
     assert not list(elsewhere.iterdir())
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch, ranks):
+@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (2, signal.SIGTERM)])
+def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch, ranks, number):
     # A busy disk may take longer than a launcher usually waits for what is being written.
     for module in ("spgnn.comm.launch", "spgnn.signals"):
         monkeypatch.setattr(sys.modules[module], "END_SECONDS", PATIENCE)
@@ -253,10 +250,9 @@ def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch
     flags += ["--checkpoint", checkpoints, "--set", "training.checkpoint-every=1"]
     job = Forked(lambda: main([str(flag) for flag in flags]), tmp_path)
     wait_for((checkpoints / FILE).exists)
-    job.signal(signal.SIGINT)
-    ended = job.wait()
-    assert ended.status == 130
-    assert "Traceback" not in ended.err
+    job.signal(number)
+    ended = job.wait(PATIENCE / 2)  # nobody waits for END_SECONDS
+    assert (ended.status, ended.err.count("\n")) == (128 + number, 1)
     assert not report.exists()
     assert [p.name for p in checkpoints.iterdir()] == [FILE]
     epochs = len(checkpoint._read(checkpoints / FILE, "")[1]["history"])
