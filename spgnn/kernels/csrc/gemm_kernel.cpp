@@ -209,8 +209,8 @@ inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float*
   // Few numbers of g: those of x are read once.
   const bool tall = kLanes == 16 && a.sums_height <= 2 * kTall && divides(kTall);
   const bool packs_g = kPacks || !divides(kHeight);
-  const i64 count = rows.end - rows.begin, stride = a.sums_stride;
-  const i64 height = tall ? kTall : kHeight;
+  const i64 count = rows.end - rows.begin, stride = a.sums_stride, height = tall ? kTall : kHeight;
+  const float* next_g = a.g[0].rows + rows.end * a.g[0].stride;
   float* packed = room + a.panel * a.sums_height;
   if (packs_g) pack_tiles<kHeight>(a.g, rows, a.sums_height, room);
   for (const GemmOperand& x : a.x) {
@@ -218,6 +218,7 @@ inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float*
     if (kPacks) pack_tiles<kVectors * kLanes>({x, {}}, rows, padded, packed);
     const float* next = x.rows + rows.end * x.stride;
     const i64 lines = count * x.stride / kLineFloats;
+    const i64 all_lines = lines + count * a.g[0].stride / kLineFloats;
     i64 fetched = 0;
     for (i64 k = 0, vectors; k < padded; k += vectors * kLanes) {
       const i64 left = (kPacks ? padded : x.columns) - k;
@@ -228,13 +229,14 @@ inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float*
                    : vectors == 1        ? gradient_tile<kHeight, 1, true, kPacks>
                    : vectors == 2        ? gradient_tile<kHeight, 2, true, kPacks>
                                          : gradient_tile<kHeight, kVectors, true, kPacks>;
-      GradientRows some{nullptr, x.rows + rows.begin * x.stride + k,
-                        kHeight, x.stride,
-                        count,   static_cast<int>(left),
+      GradientRows some{room, x.rows + rows.begin * x.stride + k, kHeight, x.stride, count, 0,
                         next};
+      some.lanes = static_cast<int>(left);
       if (kPacks) some.x = packed + k * count, some.x_stride = vectors * kLanes;
       for (i64 j = 0; j < a.sums_height; j += height, fetched += count) {
-        some.next = fetched < lines ? next + fetched * kLineFloats : next;
+        some.next = fetched < lines       ? next + fetched * kLineFloats
+                    : fetched < all_lines ? next_g + (fetched - lines) * kLineFloats
+                                          : next;
         some.g = room + j * count;
         if (!packs_g) {
           const i64 before = j < a.g[0].columns ? 0 : a.g[0].columns;
@@ -252,13 +254,10 @@ inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float*
 // Adds rows to `sums` [sums_height, sums_stride]; `room` holds a panel. With few registers, tiles
 // are small, and read wide rows too often for these to come from the second cache: packed.
 inline void gemm_gradient(const GemmGradient& a, Span rows, float* room, float* sums) {
+  const bool packs = kLanes < 16 && a.sums_height > (a.sums_stride <= 384 ? 64 : 16);
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + a.panel < rows.end ? some.begin + a.panel : rows.end;
-    if (kLanes < 16 && a.sums_height > (a.sums_stride <= 384 ? 64 : 16)) {
-      gradient_panel<true>(a, some, room, sums);
-    } else {
-      gradient_panel<false>(a, some, room, sums);
-    }
+    packs ? gradient_panel<true>(a, some, room, sums) : gradient_panel<false>(a, some, room, sums);
   }
 }
 
