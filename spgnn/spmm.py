@@ -86,6 +86,7 @@ class DistMatrix:
         self.rows, self.columns = plan.shape
         self.handle = named(self)
         self.build_with_halo: Callable[[], DistMatrix] | None = None
+        self.whole_rows: Callable[[], DistMatrix] | None = None  # the same, for derivatives
         self._arrange(plan, setting, workspace)
 
     def _arrange(

@@ -110,13 +110,19 @@ class Attention:
         remote = self.pieces.remote
         return self.pieces.local.nnz + (0 if remote is None else remote.nnz)
 
+    @property
+    def ends_here(self) -> bool:
+        """True if every edge lies where it ends."""
+        return self.pieces.sums is None and self.pieces.fold is None
+
     def check_edges(self, edges: Tensor | None, *, needed: bool = False) -> None:
         """Refuse scores of edges [edges, …] that do not lie where edges do; `needed`: will not."""
         if edges is None and not needed:
             return
-        if self.pieces.sums is not None or self.pieces.fold is not None:
+        if not self.ends_here:
             raise InputError(
-                "edge features lie where the edge ends: they need --algo 1d and --cover column"
+                "edge features, and second derivatives, are of edges that lie where they end: they "
+                "need --algo 1d and --cover column"
             )
         if edges is not None and edges.shape[0] != self.edges:
             raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -10,30 +11,25 @@ from torch import Tensor
 
 from spgnn.attention.engine import Attention
 from spgnn.attention.passes import Inputs, nothing
-from spgnn.attention.scores import Scores
+from spgnn.attention.scores import EdgeBlock, Scores
 from spgnn.attention.turned import TurnedAttention
-from spgnn.autograd import Operands, in_own_dtype
+from spgnn.autograd import Linear, Operands, in_own_dtype
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
+from spgnn.kernels.attention import AttentionDropout, gradients_again
 from spgnn.kernels.library import define
+from spgnn.kernels.torch_kernels import attended
 from spgnn.sparse import SUM_DTYPE
-from spgnn.torch_internals import with_name
+from spgnn.torch_internals import traced, with_name
 
 # Instead of a product's number: it is exact; and nobody has compared the operands yet.
 NO_CODEC, COMPILED = -1, -2
 
 
-class AttendedMatrix(Protocol):
+class AttendedMatrix(Linear, Protocol):
     """All that attention needs to know of a distributed matrix."""
 
-    handle: int
     operands: Operands
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def columns(self) -> int: ...
 
     @property
     def attention(self) -> Attention: ...
@@ -63,7 +59,7 @@ def attend(
     edges: Tensor | None = None,
     dropout: EdgeDropout | None = None,
 ) -> Tensor:
-    """Rows of Z weighed over the nonzeros of A; differentiable once. Collective.
+    """Rows of Z weighed over the nonzeros of A; differentiable at every order. Collective.
 
     ``out_i = Σ_j α_ij z_j`` with ``α_i = softmax_j(score_ij)`` for every head, whose scores are
     those of GAT, ``LeakyReLU(d_i + <a, z_j> [+ t_ij])``, or of GATv2 if `joint`,
@@ -217,11 +213,34 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if G.is_meta:
         step = replace(step_of(0, ctx.number), adjoint=True)
         ctx.A.note(Z.shape[1], Z.dtype, step, len(a), ctx.joint)
+    elif torch.is_grad_enabled() and not traced():  # to be differentiated itself
+        return *_again(ctx, G, operands), *nothing
     rules = ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, ctx.epoch, ctx.number
     dZ, d_dst, da, d_edges = torch.ops.spgnn.attend_backward(
         G.contiguous(), *operands, saved, *rules
     )
     return dZ, d_dst, da, None if edges is None else d_edges, *nothing
+
+
+def _again(ctx: Any, G: Tensor, operands: Sequence[Any]) -> list[Any]:
+    """The gradients, differentiable at every order: of edges one by one. Collective."""
+    *operands, vertex_ids, row_columns = operands
+    if ctx.number >= 0:
+        raise InputError("second derivatives of attention need rows without a codec")
+    build, dropout = getattr(ctx.A, "whole_rows", None), None
+    A = ctx.A if build is None else build()
+    A.attention.check_edges(None, needed=True)
+    A.operands.check(G, A.rows, heads=len(operands[2]), joint=ctx.joint, again=True)
+    if vertex_ids is not None:
+        rows, *columns, _ = A.attention.ids(vertex_ids, row_columns)
+        dropout = AttentionDropout(ctx.key, ctx.p, rows, torch.cat(columns))
+
+    def weighed(Z: Tensor, dst: Tensor, a: Tensor, edges: Tensor | None) -> Tensor:
+        block = EdgeBlock(A.local_pattern, dst, A.halo(Z, exact=True), edges, dropout)
+        return attended(block.pattern, *Scores(a, ctx.slope, ctx.joint).of(block))
+
+    with in_own_dtype(G.device.type):
+        return gradients_again(weighed, operands, G)
 
 
 def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
@@ -233,8 +252,7 @@ def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
     drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
     inputs = Inputs(Z, dst, Scores(a, slope, joint), edges, drops)
     with in_own_dtype(Z.device.type):
-        step = step_of(epoch, number)
-        gradients = A.attention.backward(G, inputs, saved, step)
+        gradients = A.attention.backward(G, inputs, saved, step_of(epoch, number))
     assert gradients.dst is not None
     of_edges = a.new_empty(0) if gradients.edges is None else gradients.edges
     return [gradients.Z, gradients.dst, gradients.a, of_edges]
@@ -245,10 +263,6 @@ def _new_gradients(
 ) -> list[Tensor]:
     of_edges = a.new_empty(0) if edges is None else torch.empty_like(edges)
     return [torch.empty_like(Z), torch.empty_like(dst), torch.empty_like(a), of_edges]
-
-
-def _differentiable_once(ctx: Any, grads: list[Tensor | None]) -> Any:
-    raise RuntimeError("spgnn::attend_backward has no gradient: attention is differentiable once")
 
 
 _forward = define(
@@ -263,4 +277,3 @@ _adjoint = define(
     compute=_attend_backward,
 )
 torch.library.register_autograd(_forward, _gradient, setup_context=_save)
-torch.library.register_autograd(_adjoint, _differentiable_once)

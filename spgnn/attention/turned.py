@@ -18,7 +18,7 @@ from spgnn.attention.passes import Forward, Inputs, nothing
 from spgnn.attention.scores import Gradients, Scores
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Step
-from spgnn.exchange.executor import Workspace
+from spgnn.exchange.executor import Way, Workspace
 from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Carried, Turn, Turned
 from spgnn.exchange.stacks import Codecs
@@ -52,6 +52,8 @@ class _Turns(NamedTuple):
 class TurnedAttention(Attention):
     """Attention over a plan of one `Turned`; arguments as of :class:`Attention`, but no codec."""
 
+    ends_here = False
+
     def __init__(
         self,
         plan: Plan,
@@ -69,13 +71,6 @@ class TurnedAttention(Attention):
         self._inner = Attention(Plan(factor.stages), mesh, workspace, buffer=buffer)
         self.rows, self.columns = plan.shape
         self._ids: tuple[Tensor, Tensor | None, tuple[Tensor, ...]] | None = None
-
-    def check_edges(self, edges: Tensor | None, *, needed: bool = False) -> None:
-        """Refuse scores of edges: they lie where the edge ends, for all heads."""
-        if edges is not None or needed:
-            raise InputError(
-                "edge features lie where the edge ends: they need --algo 1d and --cover column"
-            )
 
     def ids(self, vertex_ids: Tensor, row_columns: Tensor | None) -> tuple[Tensor, ...]:
         """Original ids, as `Attention` has them, of the rows of all ranks of the group."""
@@ -118,7 +113,7 @@ class TurnedAttention(Attention):
         saved: Sequence[Tensor] = self._nothing(part, gradients=gradients)
         if before.share(scores.heads):
             saved = self._inner.forward(self._part(part), step, gradients=gradients)
-        out = self._back(after, saved[0], Z.shape[1])
+        out = self._way(after, Z.shape[1]).adjoint(saved[0])
         rows = part[:2] if gradients else (Z.new_empty(0, 0), dst.new_empty(0, 0))
         return [out, *saved[1:], *rows]
 
@@ -163,8 +158,14 @@ class TurnedAttention(Attention):
             assert result.dst is not None
             dZ, d_dst = result.Z, result.dst
             da[self._heads(heads)] = result.a
-        of_dst = self._back(after, d_dst, inputs.dst.shape[1])
-        return Gradients(self._back(before, dZ, width), of_dst, da, None)
+        of_dst = self._way(after, inputs.dst.shape[1]).adjoint(d_dst)
+        return Gradients(self._way(before, width).adjoint(dZ), of_dst, da, None)
+
+    def _turned(self, turn: Turn, rows: Tensor) -> Tensor:
+        return self._way(turn, rows.shape[1]).forward(rows)
+
+    def _way(self, turn: Turn, width: int) -> Way:
+        return Way(turn, self._comm, width)
 
     def _turns(self, heads: int) -> _Turns:
         turns = self._factor.before, self._factor.after
@@ -188,21 +189,3 @@ class TurnedAttention(Attention):
         a = scores.a[self._heads(scores.heads)].contiguous()
         part = turn.sharers, turn.me
         return inputs._replace(scores=scores._replace(a=a), drops=drops, part=part)
-
-    def _turned(self, turn: Turn, rows: Tensor) -> Tensor:
-        """[own rows, f] to [rows of the group, share]. Collective."""
-        width, shares = rows.shape[1], turn.shares(rows.shape[1]).tolist()
-        message = torch.cat([block.reshape(-1) for block in rows.split(shares, 1)])
-        result = rows.new_empty(turn.all, shares[turn.me])
-        self._comm.alltoallv(message, result.view(-1), turn.counts(width)).wait()
-        return result
-
-    def _back(self, turn: Turn, rows: Tensor, width: int) -> Tensor:
-        """[rows of the group, share] to [own rows, f]. Collective."""
-        shares = turn.shares(width).tolist()
-        message = rows.new_empty(turn.own * width)
-        counts = turn.counts(width).reversed()
-        self._comm.alltoallv(rows.contiguous().view(-1), message, counts).wait()
-        blocks = message.split([turn.own * share for share in shares])
-        pairs = zip(blocks, shares, strict=True)
-        return torch.cat([block.view(turn.own, share) for block, share in pairs], 1)

@@ -144,11 +144,6 @@ class Account:
     A transport that orders operations on a stream of the device blocks nobody: see `Ledger.wait`.
     """
 
-    @property
-    def sent_between(self) -> int:
-        """Bytes sent to other nodes."""
-        return int(np.atleast_1d(self.sent_out)[-1])
-
 
 @dataclass
 class Ledger:

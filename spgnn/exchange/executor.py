@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.comm import Communicator
 from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned
 from spgnn.exchange.transport import Broadcast, Handle, Step, Transport, View
@@ -326,6 +328,42 @@ class Returning:
             unpack_add(hop, G_recv, dH_local)
 
 
+class Way(NamedTuple):
+    """Runs a turn of rows of one width; the turn back is the adjoint."""
+
+    turn: Turn
+    comm: Communicator
+    width: int
+    elements: Callable[[Tensor, int, str], Tensor] = lambda like, count, role: like.new_empty(count)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[own rows, width] to [rows of the group, share]. Collective."""
+        turn, share = self.turn, self.turn.share(self.width)
+        message = self.elements(rows, rows.numel(), "message")
+        for columns, block in self._blocks(rows, message):
+            block.copy_(columns)
+        # Blocks arrive in the order of ranks: together they are the rows of the group.
+        result = self.elements(rows, turn.all * share, "share")
+        self.comm.alltoallv(message, result, turn.counts(self.width)).wait()
+        return result.view(turn.all, share)
+
+    def adjoint(self, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """[rows of the group, share] to [own rows, width], in `out` if given. Collective."""
+        message = self.elements(rows, self.turn.own * self.width, "message")
+        counts = self.turn.counts(self.width).reversed()
+        self.comm.alltoallv(rows.contiguous().view(-1), message, counts).wait()
+        result = rows.new_empty(self.turn.own, self.width) if out is None else out
+        for columns, block in self._blocks(result, message):
+            columns.copy_(block)
+        return result
+
+    def _blocks(self, rows: Tensor, message: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        shares = self.turn.shares(self.width).tolist()
+        blocks = message.split([len(rows) * share for share in shares])
+        for columns, block in zip(rows.split(shares, 1), blocks, strict=True):
+            yield columns, block.view(columns.shape)
+
+
 class Turning:
     """Runs a :class:`Turned`: turn, multiply shares of the columns, turn back."""
 
@@ -335,59 +373,27 @@ class Turning:
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """Turn, multiply, turn back. Collective."""
-        H_share = self._turned(self._stage.before, H_local)
+        before, after = self._ways(H_local.shape[1])
+        H_share = before.forward(H_local)
         for stage in self._runners:
             H_share = stage.forward(H_share, step)
-        return self._back(self._stage.after, H_share, H_local.shape[1], out)
+        return after.adjoint(H_share, out)
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """The same backwards. Collective."""
-        G_share = self._turned(self._stage.after, G_local)
+        before, after = self._ways(G_local.shape[1])
+        G_share = after.forward(G_local)
         for stage in reversed(self._runners):
             G_share = stage.adjoint(G_share, step)
-        return self._back(self._stage.before, G_share, G_local.shape[1], out)
+        return before.adjoint(G_share, out)
 
-    def _turned(self, turn: Turn, H_local: Tensor) -> Tensor:
-        """[own rows, f] to [rows of the group, share], in a buffer."""
-        width = H_local.shape[1]
-        message = self._elements("message", turn.own * width, H_local)
-        for columns, block in _shares(H_local, message, len(turn.rows)):
-            block.copy_(columns)
-        share = turn.share(width)
-        # Blocks arrive in the order of ranks: together they are the rows of the group.
-        H_share = self._elements("share", turn.all * share, H_local)
-        comm = self._executor.mesh[turn.axis]
-        comm.alltoallv(message, H_share, turn.counts(width)).wait()
-        return H_share.view(turn.all, share)
+    def _ways(self, width: int) -> list[Way]:
+        turns = self._stage.before, self._stage.after
+        return [Way(t, self._executor.mesh[t.axis], width, self._elements) for t in turns]
 
-    def _back(self, turn: Turn, Z_share: Tensor, width: int, out: Tensor | None) -> Tensor:
-        """[rows of the group, share] to [own rows, f], in `out` if given."""
-        message = self._elements("message", turn.own * width, Z_share)
-        comm = self._executor.mesh[turn.axis]
-        blocks = Z_share.contiguous().view(-1)
-        comm.alltoallv(blocks, message, turn.counts(width).reversed()).wait()
-        Z_local = Z_share.new_empty(turn.own, width) if out is None else out
-        for columns, block in _shares(Z_local, message, len(turn.rows)):
-            columns.copy_(block)
-        return Z_local
-
-    def _elements(self, role: str, count: int, like: Tensor) -> Tensor:
+    def _elements(self, like: Tensor, count: int, role: str) -> Tensor:
         one_wide = like.new_empty(0, 1)
         return self._executor.workspace.rows((role, self._first), count, one_wide).view(-1)
-
-
-def _shares(dense: Tensor, message: Tensor, peers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The columns of ranks that have equally many, [ranks, rows, share], and their blocks."""
-    rows, width = dense.shape
-    share, more = divmod(width, peers)
-    split = more * (share + 1)
-    for columns, block, ranks, size in (
-        (dense[:, :split], message[: rows * split], more, share + 1),
-        (dense[:, split:], message[rows * split :], peers - more, share),
-    ):
-        if columns.numel():
-            apart = columns.unflatten(1, (ranks, size)).transpose(0, 1)
-            yield apart, block.view(ranks, rows, size)
 
 
 def local_product(stage: Stage, H_local: Tensor, out: Tensor | None = None) -> Tensor:

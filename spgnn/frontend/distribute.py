@@ -147,16 +147,10 @@ def distribute(
     comm = comm or connect(backend, device, group)
     rows: Cover = "column" if cover == "auto" else cover
     algorithm = Algorithm(algo, c, exchange, rows, node_size, groups=tuple(groups), relays=relays)
-    how = Placement(
-        algorithm,
-        partition,
-        objective=objective,
-        imbalance=imbalance,
-        seed=seed,
-        symmetrise=symmetrise,
-        split=split,
-        nodes=algorithm.nodes(comm.size, comm.ranks_a_node()),
-    )
+    sought: dict[str, Any] = {"objective": objective, "imbalance": imbalance, "seed": seed}
+    sought |= {"symmetrise": symmetrise, "split": split}
+    nodes = algorithm.nodes(comm.size, comm.ranks_a_node())
+    how = Placement(algorithm, partition, nodes=nodes, **sought)
     apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
 
     def checked() -> tuple[Codec, TrainConfig, float | None, str]:
@@ -190,11 +184,7 @@ def distribute(
         num_layers=num_layers,
         halo=halo,
         memory=memory,
-        objective=objective,
-        imbalance=imbalance,
-        seed=seed,
-        symmetrise=symmetrise,
-        split=split,
+        **sought,
     )
     kind = _kind_of_all(kind, comm)
     if kind == "name":  # rank 0 alone looks what it stands for

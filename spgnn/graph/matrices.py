@@ -178,7 +178,10 @@ class GraphMatrices:
     def attended(self, kind: Normalisation) -> DistMatrix:
         """The same for attention, whose partial softmaxes travel as sums do. Collective."""
         attends = "attention" in self._algorithm.can
-        return self._of(kind, self._algorithm if attends else self._rows)
+        A = self._of(kind, self._algorithm if attends else self._rows)
+        if A is not self._built.get((kind, self._rows)):
+            A.whole_rows = partial(self.with_halo, kind)
+        return A
 
     def coded(self, name: str) -> DistMatrix:
         """The matrix whose codec has this name. Collective when it is built."""

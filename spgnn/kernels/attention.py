@@ -9,6 +9,7 @@ ranks. `attention` and `attention_v2` are the whole of it as torch operators.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,20 +69,6 @@ class Gat(NamedTuple):
     def heads(self) -> int:
         return int(self.d.shape[1])
 
-    def check(self, pattern: Pattern, edges: Tensor | None) -> None:
-        """Refuse operands that do not fit each other."""
-        check_dense("Z", self.Z)
-        check_is("d", self.d, Tensor)
-        heads = self.heads if self.d.dim() == 2 else 0
-        rows, cols = pattern.shape
-        numbers = [("d", self.d, rows), ("s", self.s, cols)]
-        if edges is not None:
-            numbers.append(("edge_scores", edges, pattern.nnz))
-        for name, array, length in numbers:
-            check_array(name, array, (length, heads), self.Z, SUM_DTYPE[self.Z.dtype])
-        if heads < 1 or self.Z.shape[0] != cols or self.Z.shape[1] % heads:
-            raise InputError(f"Z must be [{cols}, {heads} · width], got {list(self.Z.shape)}")
-
 
 class GatV2(NamedTuple):
     """GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), sums of y."""
@@ -102,18 +89,6 @@ class GatV2(NamedTuple):
     def heads(self) -> int:
         return int(self.a.shape[0])
 
-    def check(self, pattern: Pattern, edges: Tensor | None) -> None:
-        """Refuse operands that do not fit each other."""
-        _, y, a = self
-        check_dense("y", y)
-        check_is("a", a, Tensor)
-        check_array("a", a, a.shape if a.dim() == 2 else (1, 0), y, SUM_DTYPE[y.dtype])
-        matrices = [("x", self.x, pattern.shape[0]), ("y", y, pattern.shape[1])]
-        if edges is not None:
-            matrices.append(("edge_features", edges, pattern.nnz))
-        for name, array, length in matrices:
-            check_array(name, array, (length, a.numel()), y, y.dtype)
-
 
 class Rules(NamedTuple):
     """Rules by which scores and weights are computed."""
@@ -130,7 +105,7 @@ class Rules(NamedTuple):
     def check(self, pattern: Pattern, operands: Gat | GatV2) -> None:
         """Refuse what does not fit, and a slope that is not monotone."""
         check_is("pattern", pattern, Pattern)
-        operands.check(pattern, self.edges)
+        _check_operands(pattern, operands, self.edges)
         if not self.slope >= 0:
             raise InputError(f"slope must be at least 0, got {self.slope}")
         if self.dropout is None:
@@ -140,6 +115,28 @@ class Rules(NamedTuple):
         ids = self.dropout.row_ids, self.dropout.col_ids
         for name, array, length in zip(("row_ids", "col_ids"), ids, pattern.shape, strict=True):
             check_array(name, array, (length,), pattern.indptr, torch.int64)
+
+
+def _check_operands(pattern: Pattern, operands: Gat | GatV2, edges: Tensor | None) -> None:
+    """Refuse operands that do not fit each other."""
+    Z, cols = operands.features, pattern.shape[1]
+    check_dense("y" if operands.joint else "Z", Z)
+    wide = SUM_DTYPE[Z.dtype]
+    if isinstance(operands, GatV2):
+        a = operands.a
+        check_is("a", a, Tensor)
+        check_array("a", a, a.shape if a.dim() == 2 else (1, 0), Z, wide)
+        names, width, dtype = ("x", "y", "edge_features"), a.numel(), Z.dtype
+    else:
+        check_is("d", operands.d, Tensor)
+        width = operands.heads if operands.d.dim() == 2 else 0
+        names, dtype = ("d", "s", "edge_scores"), wide
+    arrays = *operands[:2], edges
+    for name, array, length in zip(names, arrays, (*pattern.shape, pattern.nnz), strict=True):
+        if array is not None:
+            check_array(name, array, (length, width), Z, dtype)
+    if width < 1 or Z.shape[0] != cols or Z.shape[1] % width:
+        raise InputError(f"Z must be [{cols}, {width} · width], got {list(Z.shape)}")
 
 
 @dataclass(eq=False)
@@ -246,8 +243,8 @@ def attention(
     """Weighted sums over the nonzeros of each row, weights as in GAT.
 
     ``Y_i = Σ_j α_ij Z_j`` for every head, ``α_i = softmax_j LeakyReLU(d_i + s_j [+ t_ij])``.
-    Nothing of the size nnz × heads is made. Differentiable once. Bits do not depend on the number
-    of threads.
+    Nothing of the size nnz × heads is made, but for derivatives of higher order. Bits do not depend
+    on the number of threads.
 
     Parameters
     ----------
@@ -379,17 +376,39 @@ def _save(joint: bool, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> Non
     ctx.set_materialize_grads(False)
 
 
+def gradients_again(
+    rows: Callable[..., Tensor], operands: Sequence[Tensor | None], G: Tensor
+) -> list[Tensor | None]:
+    """Gradients of ``<G, rows(*operands)>`` that autograd can differentiate."""
+    leaves = [  # all of them, as on other ranks, and each its own, even if they are one tensor
+        t if t is None else t.view_as(t) if t.requires_grad else t.detach().requires_grad_()
+        for t in operands
+    ]
+    out, own = rows(*leaves), [leaf for leaf in leaves if leaf is not None]
+    gradients = torch.autograd.grad(out, own, G.to(out.dtype), create_graph=True)
+    return [*gradients, *[None] * (len(leaves) - len(own))]
+
+
 def _differentiate(
-    backward: Any, ctx: Any, G: Tensor | None, *others: Tensor | None
+    joint: bool, backward: Any, ctx: Any, G: Tensor | None, *others: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients by an operator of its own, which compilers see as one."""
     saved = ctx.saved_tensors
     if G is None:
         return (None,) * len(ctx.needs_input_grad)
-    *gradients, edges = backward(
-        *saved[:9], ctx.slope, *saved[9:11], ctx.key, ctx.p, G, *saved[11:]
-    )
-    of_edges = None if saved[8] is None else edges
+    arguments = *saved[:9], ctx.slope, *saved[9:11], ctx.key, ctx.p
+    if torch.is_grad_enabled() and not traced():  # to be differentiated itself
+        from spgnn.kernels.torch_kernels import attended
+
+        pattern, operands, rules = _read(joint, arguments)
+
+        def rows(*leaves: Any) -> Tensor:
+            return attended(pattern, type(operands)(*leaves[:3]), rules._replace(edges=leaves[3]))
+
+        *gradients, of_edges = gradients_again(rows, saved[5:9], G)
+    else:
+        *gradients, edges = backward(*arguments, G, *saved[11:])
+        of_edges = None if saved[8] is None else edges
     return (None,) * 5 + (*gradients, of_edges) + (None,) * (len(ctx.needs_input_grad) - 9)
 
 
@@ -413,7 +432,7 @@ def _define(name: str, joint: bool, operands: str, more: str, results: str) -> A
         compute=partial(_backward_of, joint),
     )
     torch.library.register_autograd(
-        operator, partial(_differentiate, backward), setup_context=partial(_save, joint)
+        operator, partial(_differentiate, joint, backward), setup_context=partial(_save, joint)
     )
     return operator
 

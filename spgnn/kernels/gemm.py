@@ -25,7 +25,7 @@ FEWEST_ROWS = 512
 def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, int]:
     """Most rows of W for which the kernels are faster than BLAS."""
     if mkl and not intel:
-        return 1024, {"avx512": 1024}.get(instruction_set, 16)
+        return 1024, {"avx512": 1024, "avx2": 64}.get(instruction_set, 16)
     return 32, 16
 
 

@@ -438,18 +438,15 @@ def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target
     """Softmaxes of rows, to where the target says."""
     numbers, scores = logits_and_scores(pattern, operands, rules)
     above = numbers > 0 if target.arrays[3] is not None else None
-    m, n, *sums = _partial(pattern, scores, operands.features, rules, above)
-    assert m is not None
-    assert n is not None
+    m, n, O, *sums = _partial(pattern, scores, operands.features, rules, above)
     if target.ending == MERGED:
-        _merge(target.arrays, m, (n, *sums))
+        _merge(target.arrays, m, (n, O, *sums))
         return
-    partial: tuple[Tensor | None, ...] = (m, n, *sums)
+    partial: tuple[Tensor | None, ...] = (m, n, O, *sums)
     if target.ending == FINISHED:
         assert target.out is not None
         assert target.lse is not None
-        assert sums[0] is not None
-        attention_finish(m, n, sums[0], target.out, target.lse)
+        attention_finish(m, n, O, target.out, target.lse)
         partial = tuple(None if array is None else _divided(array, n) for array in partial)
     for place, array in zip(target.arrays, partial, strict=True):
         if place is not None and array is not None:
@@ -476,6 +473,13 @@ def attend_backward(
     dx = a.new_zeros(x.shape).index_add_(0, rows, dt)
     dy = a.new_zeros(y.shape).index_add_(0, cols, dt + sent)
     return dx.to(x.dtype), dy.to(x.dtype), da, None if rules.edges is None else dt.to(x.dtype)
+
+
+def attended(pattern: Pattern, operands: Gat | GatV2, rules: Rules) -> Tensor:
+    """Finished sums in their own dtype; differentiable at every order."""
+    _, scores = logits_and_scores(pattern, operands, rules)
+    _, n, O, *_ = _partial(pattern, scores, operands.features, rules, None)
+    return _divided(O, n)
 
 
 def attention_finish(m: Tensor, n: Tensor, O: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -524,7 +528,7 @@ def dropout_factors(pattern: Pattern, rules: Rules, scores: Tensor) -> Tensor | 
 
 def _partial(
     pattern: Pattern, scores: Tensor, Z: Tensor, rules: Rules, above: Tensor | None
-) -> tuple[Tensor | None, ...]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """The running triple of a block, and P and pi over the nonzeros that are `above`."""
     rows, cols = _rows(pattern.indptr, pattern.nnz), pattern.indices.long()
     heads = scores.shape[1]

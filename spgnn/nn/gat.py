@@ -292,21 +292,10 @@ class GATv2Conv(AttentionConv):
         **options: Any,
     ) -> None:
         self.share_weights = share_weights
-        super().__init__(
-            in_channels,
-            out_channels,
-            heads,
-            concat,
-            negative_slope,
-            dropout,
-            add_self_loops,
-            edge_dim,
-            fill_value,
-            bias,
-            residual,
-            message_dropout=message_dropout,
-            **options,
-        )
+        widths = in_channels, out_channels, heads, concat
+        loops = add_self_loops, edge_dim, fill_value
+        options["message_dropout"] = message_dropout
+        super().__init__(*widths, negative_slope, dropout, *loops, bias, residual, **options)
 
     def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
         sources, targets = both(in_channels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -167,9 +167,6 @@ class Update:
             how |= {"vertex_ids": ids, "key": key, "p": self.p}
         rows = update_rows_(Z, bias, **how)
         return hide_gradient(rows) if self.hidden else rows
-
-
-PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def dtype_of(precision: Precision) -> torch.dtype:

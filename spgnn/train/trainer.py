@@ -155,17 +155,9 @@ class Trainer:
                     "Trainer(model, graph): give the graph that spgnn.distribute made, got "
                     f"{type(graph).__name__}"
                 )
-            seed, decay = options.seed, options.weight_decay
-            self.task: Task = GivenModel(
-                model,
-                graph,
-                loss,
-                target=target,
-                forward=forward,
-                metrics=metrics,
-                seed=seed,
-                weight_decay=decay,
-            )
+            how: dict[str, Any] = {"target": target, "forward": forward, "metrics": metrics}
+            how |= {"seed": options.seed, "weight_decay": options.weight_decay}
+            self.task: Task = GivenModel(model, graph, loss, **how)
         else:
             if (graph, target, loss, forward, *metrics) != (None, None, "auto", None):
                 raise InputError(

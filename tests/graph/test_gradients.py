@@ -15,7 +15,9 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 import spgnn
+import spgnn.nn as snn
 from spgnn import InputError
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 
 N, RANKS = 11, 3
@@ -282,3 +284,57 @@ def check_mean_losses(rank: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_mean_losses_of_a_synchronised_model_are_over_all_ranks():
     run_ranks(check_mean_losses, 3)
+
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def curvature(layer: nn.Module, x: Tensor, *graph: Any, rows: Any = slice(None)) -> list[Tensor]:
+    """First to third derivatives, along fixed directions, of a function far from linear."""
+    draw = torch.Generator().manual_seed(3)
+    leaves = [x, *(p for _, p in sorted(layer.named_parameters()))]
+    shapes = [(N, x.shape[1]), *(p.shape for p in leaves[1:])]
+    along = [torch.randn(shape, generator=draw, dtype=x.dtype) for shape in shapes]
+    along[0], result = along[0][rows], [torch.sin(layer(x, *graph)).pow(3).sum()]
+    for _ in range(3):
+        total = sum(
+            (one * other).sum() for one, other in zip(result[-len(leaves) :], along, strict=False)
+        )
+        total = result[0] if len(result) == 1 else total
+        result += torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
+    return [each.detach() for each in result[1:]]
+
+
+def check_attention(rank: int) -> None:
+    """In every scheme, those of PyG's layers on one process."""
+    geometric, comm, (data, _) = pytest.importorskip("torch_geometric.nn"), connect(), drawn()
+    data.edge_index = torch.unique(data.edge_index, dim=1)
+    data.edge_attr = torch.randn(data.edge_index.shape[1], 2, dtype=torch.float64)
+    ways = [{}, {}, {}, {"relays": True}, {"cover": "minimum"}, {"algo": "vertex-cut"}]
+    ways += [{"algo": "feature", "c": comm.size}, {"algo": "1.5d", "c": 2}] if comm.size > 1 else []
+    layers = [
+        ("GATv2Conv", {"edge_dim": 2}),
+        ("GATConv", {"heads": 2, "residual": True}),
+        ("GATv2Conv", {"heads": 3, "share_weights": True, "concat": False}),
+    ]
+    for number, way in enumerate(ways):
+        name, options = layers[1 + number % 2 if way else number]
+        attr = (data.edge_attr,) if "edge_dim" in options else ()
+        torch.manual_seed(0)
+        whole = getattr(geometric, name)(3, 4, **options).double()
+        layer = getattr(snn, name)(3, 4, **options).double()
+        layer.load_state_dict(whole.state_dict())
+        graph = spgnn.distribute(data if rank == 0 else None, **way).to(torch.float64)
+        expected = curvature(whole, data.x.clone().requires_grad_(), data.edge_index, *attr)
+        ids = graph.vertex_ids
+        results = curvature(layer, graph.x.detach().requires_grad_(), graph, rows=ids)
+        for place, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
+            of_rows = place % (len(results) // 3) == 0
+            if not of_rows:
+                comm.all_reduce(ours).wait()
+            torch.testing.assert_close(ours, theirs[ids] if of_rows else theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_attention_has_derivatives_of_every_order(ranks):
+    run_ranks(check_attention, ranks)

@@ -151,6 +151,9 @@ def test_derivatives(kind, drops):
     operands = [a.requires_grad_() for a in make(pattern, 2, 3, torch.float64, True)]
     dropout = some_dropout(pattern) if drops else None
     assert torch.autograd.gradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)
+    assert torch.autograd.gradgradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)
+    operands[3] = None
+    assert torch.autograd.gradgradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)
 
 
 def split(pattern, column):
