@@ -126,6 +126,7 @@ def check_names(rank: int) -> None:
     assert torch.equal(ids[graph.train_idx] * 10, graph.train_y)
     for name, vertices in (("train", listed), ("val", torch.tensor([1, 2])), ("test", listed)):
         assert torch.equal(graph[f"{name}_mask"], torch.isin(ids, vertices))
+    assert float(graph.mean(ids < 5, graph.train_mask)) == 0.5
     assert graph.classes == ["a", "b"]
     assert torch.equal(graph["mean"], ids)  # where graph.mean is a method
     assert "x" in graph
