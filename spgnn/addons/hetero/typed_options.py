@@ -10,8 +10,7 @@ from spgnn.addons.outofcore import Storage
 from spgnn.config import Extension, TrainConfig
 from spgnn.options import rare
 
-_OF_MODELS = ("model", "layers", "hidden", "dropout")
-_OF_DATA = ("dataset", "data_dir", "split", "random_classes")
+_TAKEN = {"model", "layers", "hidden", "dropout", "dataset", "data_dir", "split", "random_classes"}
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,11 @@ class Types(Extension):
 
     def opener(self, config: TrainConfig) -> Any:
         """The task that opens its data itself."""
+        if not config.model.registered.typed:
+            return None
         from spgnn.addons.hetero.typed_task import TypedTask  # which needs all of training
 
-        return TypedTask if config.model.registered.typed else None
+        return TypedTask
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what training on several vertex types does not know."""
@@ -53,7 +54,6 @@ class Types(Extension):
         for option, value in storage.changed:
             if option.name not in ("spill", "memory") or storage.spill is None:
                 yield f"{named} knows --spill, alone or with --memory: no {option.written} {value}"
-        allowed = {*_OF_MODELS, *_OF_DATA, *model.registered.takes()}
         for changed, value in (*model.changed, *config.data.changed):
-            if changed.name not in allowed:
+            if changed.name not in _TAKEN | model.registered.takes():
                 yield f"{named} knows no {changed.written} {value}"

@@ -38,9 +38,11 @@ class Storage(Extension):
 
     def opener(self, config: TrainConfig) -> Any:
         """The task that opens its data itself."""
+        if not self.asked or config.model.registered.typed:
+            return None
         from spgnn.addons.outofcore.chunked_links import task_of  # which needs all of training
 
-        return task_of if self.asked and not config.model.registered.typed else None
+        return task_of
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what working through rows in chunks does not know."""
@@ -50,10 +52,7 @@ class Storage(Extension):
                 yield f"{option.written} needs --memory, --spill or --chunks"
             return
         if memory and memory < 1 << 20:
-            yield (
-                f"--memory: {memory} bytes are less than any process takes by itself; "
-                "give more, with a unit as in 20GB"
-            )
+            yield f"--memory: {memory} bytes are less than any process takes; give a unit: 20GB"
         from spgnn.exchange import Algorithm  # which --help does not wait for
 
         differs = how.order != "auto" or how.recompute_halo or how.plan
