@@ -15,7 +15,7 @@ from spgnn.comm import Communicator, Mesh
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.errors import check_choice
+from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges
@@ -215,9 +215,9 @@ class GraphMatrices:
     def rows(self, kind: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
         loops, scaling = RECIPES[kind]
-        share, rank, dtype = self._share_for(kind), self._comm.rank, self._dtype
+        rank, dtype = self._comm.rank, self._dtype
         return self._comm.on_every_rank(
-            lambda: normalised(share, rank, scaling, loops=loops, dtype=dtype)
+            lambda: normalised(self._share_for(kind), rank, scaling, loops=loops, dtype=dtype)
         )
 
     def of(self, share: RankShare) -> GraphMatrices:
@@ -253,12 +253,11 @@ class GraphMatrices:
     def _share_for(self, kind: Normalisation) -> RankShare:
         """The share that a matrix of a kind is built from."""
         share, edges = self._share, self.repeated
-        if edges is None:
-            return share
-        assert share.adjacency is not None
+        if share.adjacency is None:
+            raise InputError(f"matrix {kind!r} is not built, and cannot be after graph.release()")
         first, (loops, scaling) = share.layout.range(self._comm.rank)[0], RECIPES[kind]
+        if edges is None or not (loops or scaling == "none"):
+            return share
         if scaling == "none":
             return with_each_edge(share, edges, first, loops=loops > 0)
-        if not loops:
-            return share
         return replace(share, adjacency=with_single_loops(share.adjacency, edges, first))

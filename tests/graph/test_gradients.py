@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,14 +68,14 @@ def of_inputs(graph: Any, model: nn.Module) -> Tensor:
     return loss + (graph.sum(each) if hasattr(graph, "sum") else each.sum())
 
 
-def meta(graph: Any, model: nn.Module, first_order: bool = False) -> Tensor:
+def meta(graph: Any, model: nn.Module) -> Tensor:
     """The loss after two steps of gradient descent."""
     weights = dict(model.named_parameters())
     tied = getattr(graph, "replicated", lambda w: w)
     for _ in range(2):
         used = {name: tied(w) for name, w in weights.items()}
         loss = losses(graph, functional_call(model, used, (graph.x, graph.edge_index)))
-        found = torch.autograd.grad(loss, list(weights.values()), create_graph=not first_order)
+        found = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
         weights = {k: w - 0.5 * g for (k, w), g in zip(weights.items(), found, strict=True)}
     used = {name: tied(w) for name, w in weights.items()}
     return losses(graph, functional_call(model, used, (graph.x, graph.edge_index)))
@@ -117,19 +118,15 @@ def check_asked(rank: int, averages: bool) -> None:
     (graph.synchronise if averages else graph.replicate)(model)
     graph.replicate(model)  # once more: hooks are there once
     if averages:
-        found = asked(graph, model)
-    else:  # what backward adds up is averaged by hand
-        for way in (penalty, meta):
-            gradients = torch.autograd.grad(way(graph, model), list(model.parameters()))
-            way(graph, model).backward()
-            graph.average_gradients(model)
-            for p, g in zip(model.parameters(), gradients, strict=True):
-                torch.testing.assert_close(p.grad, g, rtol=1e-9, atol=1e-12)
-            model.zero_grad()
+        torch.testing.assert_close(asked(graph, model), expected, rtol=1e-9, atol=1e-12)
         return
-    for one, other in zip(found, expected, strict=True):
-        for ours, theirs in zip(one, other, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    for way in (penalty, meta):  # what backward adds up is averaged by hand
+        gradients = torch.autograd.grad(way(graph, model), list(model.parameters()))
+        way(graph, model).backward()
+        graph.average_gradients(model)
+        actual = tuple(p.grad for p in model.parameters())
+        torch.testing.assert_close(actual, gradients, rtol=1e-9, atol=1e-12)
+        model.zero_grad()
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True")
@@ -185,8 +182,8 @@ def check_masked(rank: int) -> None:
         each = loss(out[own], graph.y[own], reduction="none")
         graph.mean(each, own).mean().backward()
         graph.average_gradients(model)
-        for p, g in zip(model.parameters(), expected, strict=True):
-            torch.testing.assert_close(p.grad, g, rtol=1e-9, atol=1e-12)
+        actual = [p.grad for p in model.parameters()]
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(InputError, match=r"the tensor has 0 rows; the mask has \d"):
         graph.sum(each[:0], own)
 
@@ -333,6 +330,15 @@ def check_attention(rank: int) -> None:
             if not of_rows:
                 comm.all_reduce(ours).wait()
             torch.testing.assert_close(ours, theirs[ids] if of_rows else theirs, **CLOSE)
+    minimum, codec = {"cover": "minimum"}, {"codec": {"bits": 8}}
+    for why, way in (("", {}), ("after graph.release", minimum), ("without a codec", codec)):
+        graph = spgnn.distribute(data if rank == 0 else None, **way).to(torch.float64)
+        graph.next_epoch()
+        x = graph.x.detach().requires_grad_()
+        loss = layer(x, graph).sum()
+        graph.release()
+        with pytest.raises(InputError, match=why) if why else nullcontext():
+            torch.autograd.grad(loss, x, create_graph=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])

@@ -294,25 +294,24 @@ class _RingAttention(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         *operands, ctx.comm, ctx.ring = inputs
         ctx.save_for_backward(*operands, *output)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, G: Tensor | None, of_sums: Tensor | None) -> tuple[Tensor | None, ...]:
         q, kv, out, sums = ctx.saved_tensors
-        G, of_sums = gradients
         with in_own_dtype(q.device.type):
-            less = (G * out).sum(2, keepdim=True) - of_sums
+            G = torch.zeros_like(out) if G is None else G
+            less = (G * out).sum(2, keepdim=True) - (0 if of_sums is None else of_sums)
             rows = [t.split(_side(len(q)), 1) for t in (q, G, sums, less)]
             of_rows = [torch.zeros_like(t) for t in rows[0]]
-            own, width = _of_block(kv, rows, of_rows), kv.shape[1]
-            if not ctx.ring:
-                return torch.cat(of_rows, 1), own, None, None
-            travelling = kv
+            own, width, travelling = _of_block(kv, rows, of_rows), kv.shape[1], kv
             for counts in ctx.ring[:-1]:
                 travelling = swap_rows(ctx.comm, travelling, counts)
                 kv, *before = travelling.split(width, 1)
                 of_kv = sum(before, _of_block(kv, rows, of_rows))
                 travelling = torch.cat((kv, of_kv), 1)
-            own = own + swap_rows(ctx.comm, of_kv, ctx.ring[-1])
+            if ctx.ring:
+                own = own + swap_rows(ctx.comm, of_kv, ctx.ring[-1])
         return torch.cat(of_rows, 1), own, None, None
 
 

@@ -24,9 +24,10 @@ from spgnn.addons.transformers.attention import (
     SGFormerAttention,
     SoftmaxAttention,
 )
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, connect
 from spgnn.graph import LayerGraph
 from spgnn.testing import run_ranks
+from tests.pretended_gpu import GPU, pretended_gpu
 
 pyg = pytest.importorskip("torch_geometric.nn")
 attention = pytest.importorskip("torch_geometric.nn.attention")
@@ -167,7 +168,7 @@ def second_derivatives(call: Any, layer: nn.Module, x: Tensor, ids: Tensor) -> l
     """A gradient of x, and those of its weighted squares: shares of a rank."""
     x = x.clone().requires_grad_()
     rows = call(x)
-    scale = torch.arange(1, rows.shape[1] + 1) * (1 + ids[:, None].double() / N)
+    scale = torch.arange(1, rows.shape[1] + 1).to(x) * (1 + ids[:, None].double() / N)
     (first,) = torch.autograd.grad((rows.square() * scale).sum(), x, create_graph=True)
     ends = [x, *layer.parameters()]
     return [first, *torch.autograd.grad((first.square() * (2 + ids[:, None])).sum(), ends)]
@@ -198,7 +199,7 @@ def sent(comm: Communicator, call: Any) -> tuple[Any, list[int]]:
 
 def derivatives(name: str, graph: Any) -> list[Any]:
     """First and second derivatives of an attention, whole, and bytes of its two ways."""
-    mine, comm = layer(name), graph.comm
+    mine, comm = layer(name).to(graph.device), graph.comm
     rows, forward = sent(comm, lambda: mine(graph.x.clone().requires_grad_(), graph))
     _, backward = sent(comm, lambda: rows.sum().backward())
     first, of_x, *others = second_derivatives(
@@ -330,9 +331,13 @@ def test_softmax_attention_passes_the_rows_of_all_other_ranks_on(results):
         assert of_sums == 0
 
 
-def test_tiles_make_the_same_rows_and_derivatives(results, monkeypatch):
+def test_tiles_and_a_device_make_the_same_rows_and_derivatives(alone, monkeypatch):
     monkeypatch.setattr(global_attention, "_TILE", 7 * 7 * HEADS)
-    check(derivatives("softmax", distributed(record()))[1:], results[0]["derivatives"][-1][1:])
+    monkeypatch.setattr(connect().job, "device", GPU)
+    with pretended_gpu():
+        graph = distributed(record())
+        for name, (_, *expected) in zip(LAYERS, alone["derivatives"], strict=True):
+            check([one.cpu() for one in derivatives(name, graph)[1:]], expected)
 
 
 def test_softmax_attention_takes_half_precision_and_a_compiler():
@@ -411,15 +416,10 @@ def test_a_batch_is_as_pyg_computes_it(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_go_both_ways(name):
     theirs, mine = model(name, pyg), model(name, ours)
-    start = {key: value.clone() for key, value in mine.state_dict().items()}
-    assert list(start) == list(theirs.state_dict())
-    theirs.load_state_dict(start)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.mul_(2)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict({key: 2 * value for key, value in mine.state_dict().items()})
     mine.load_state_dict(theirs.state_dict())
-    for key, value in theirs.state_dict().items():
-        torch.testing.assert_close(mine.state_dict()[key], value)
+    torch.testing.assert_close(mine.state_dict(), theirs.state_dict())
 
 
 def test_weights_are_of_the_seed_and_begin_anew():
