@@ -406,8 +406,7 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
         return t.clone()
     if torch.compiler.is_compiling():
         return torch.ops.spgnn.all_reduced(t, comm.handle)  # type: ignore[no-any-return]
-    total: Tensor = recorder(_AllReduce)(t, comm)
-    return total
+    return recorder(_AllReduce)(t, comm)  # type: ignore[no-any-return]
 
 
 @torch.library.custom_op("spgnn::all_reduced", mutates_args=())

@@ -38,13 +38,9 @@ class NormalisedRows:
 
     def matrix(self, layout: RowLayout, mesh: Mesh, algorithm: Algorithm) -> DistMatrix:
         """The distributed matrix. Collective."""
+        scale, labels = self.column_scale, self.edge_labels
         return DistMatrix.build(
-            self.block,
-            layout,
-            mesh,
-            algorithm=algorithm,
-            column_scale=self.column_scale,
-            edge_labels=self.edge_labels,
+            self.block, layout, mesh, algorithm=algorithm, column_scale=scale, edge_labels=labels
         )
 
 

@@ -82,8 +82,7 @@ def meta(graph: Any, model: nn.Module) -> Tensor:
 
 
 def checkpointed(graph: Any, model: nn.Module) -> Tensor:
-    out = checkpoint(model, graph.x, graph.edge_index, use_reentrant=False)
-    return losses(graph, out)
+    return losses(graph, checkpoint(model, graph.x, graph.edge_index, use_reentrant=False))
 
 
 WAYS = [penalty, of_inputs, meta, checkpointed]
@@ -97,16 +96,15 @@ def asked(graph: Any, model: nn.Module) -> list[list[Tensor]]:
         for further in (False, True):
             gradients = torch.autograd.grad(way(graph, model), parameters, create_graph=further)
             found.append([g.detach().clone() for g in gradients])
-        for further in (False, True):
             model.zero_grad()
             way(graph, model).backward(create_graph=further)
             found.append([p.grad.detach().clone() for p in parameters])
             way(graph, model).backward(inputs=parameters[:1])
             found.append([p.grad.detach().clone() for p in parameters])
     model.zero_grad(set_to_none=True)
-    first = parameters[0]
-    found.append(list(torch.autograd.grad(losses(graph, model(graph.x, graph.edge_index)), first)))
-    assert first.grad is None
+    loss = losses(graph, model(graph.x, graph.edge_index))
+    found.append(list(torch.autograd.grad(loss, parameters[0])))
+    assert parameters[0].grad is None
     return found
 
 
@@ -283,9 +281,6 @@ def test_mean_losses_of_a_synchronised_model_are_over_all_ranks():
     run_ranks(check_mean_losses, 3)
 
 
-CLOSE = {"rtol": 1e-9, "atol": 1e-9}
-
-
 def curvature(layer: nn.Module, x: Tensor, *graph: Any, rows: Any = slice(None)) -> list[Tensor]:
     """First to third derivatives, along fixed directions, of a function far from linear."""
     draw = torch.Generator().manual_seed(3)
@@ -294,10 +289,8 @@ def curvature(layer: nn.Module, x: Tensor, *graph: Any, rows: Any = slice(None))
     along = [torch.randn(shape, generator=draw, dtype=x.dtype) for shape in shapes]
     along[0], result = along[0][rows], [torch.sin(layer(x, *graph)).pow(3).sum()]
     for _ in range(3):
-        total = sum(
-            (one * other).sum() for one, other in zip(result[-len(leaves) :], along, strict=False)
-        )
-        total = result[0] if len(result) == 1 else total
+        pairs = zip(result[-len(leaves) :], along, strict=False)
+        total = result[0] if len(result) == 1 else sum((one * way).sum() for one, way in pairs)
         result += torch.autograd.grad(total, leaves, create_graph=True, materialize_grads=True)
     return [each.detach() for each in result[1:]]
 
@@ -329,7 +322,8 @@ def check_attention(rank: int) -> None:
             of_rows = place % (len(results) // 3) == 0
             if not of_rows:
                 comm.all_reduce(ours).wait()
-            torch.testing.assert_close(ours, theirs[ids] if of_rows else theirs, **CLOSE)
+            reference = theirs[ids] if of_rows else theirs
+            torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
     minimum, codec = {"cover": "minimum"}, {"codec": {"bits": 8}}
     for why, way in (("", {}), ("after graph.release", minimum), ("without a codec", codec)):
         graph = spgnn.distribute(data if rank == 0 else None, **way).to(torch.float64)
