@@ -341,11 +341,6 @@ class Model(Record):
         return {"model": self.model, **{n: others[n] for n in DESCRIBED if n in others}}
 
     @property
-    def takes_all_rows(self) -> bool:
-        """True if a norm takes statistics over all vertices, so that none may be left out."""
-        return self.norm not in ("none", "node")
-
-    @property
     def keeps_features(self) -> bool:
         """True if the model reads X as well as A·X."""
         return self.model != "gcn" or self.residual
@@ -375,7 +370,8 @@ class Model(Record):
     @property
     def makes_all_rows(self) -> bool:
         """True if no layer may leave rows out."""
-        if self.takes_all_rows or self.uses_edges or self.attends_globally:
+        # Other norms take statistics over all vertices.
+        if self.norm not in ("none", "node") or self.uses_edges or self.attends_globally:
             return True
         if self.aggregates_several_times:
             return True

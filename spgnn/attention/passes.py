@@ -168,8 +168,7 @@ class PartialsExchange:
             parts.append(self._by_codec(payload.rows, route, line, step))
         if payload.now:
             parts.append(self._together(payload.now, route))
-        for each in payload.late:
-            parts.append(self._by_codec(each, route, LATE, step))
+        parts += [self._by_codec(each, route, LATE, step) for each in payload.late]
         return lambda: [tensor for wait in parts for tensor in wait()]
 
     def _together(self, tensors: Sequence[Tensor], route: Route) -> Wait:

@@ -212,12 +212,6 @@ class Job:
         print(f"error: {message}", file=sys.stderr, flush=True)
         os._exit(status)
 
-    def lost_contact(self, message: str) -> NoReturn:
-        """End this rank after a peer vanished; whoever knows why may speak first."""
-        if self.lifelines is not None:
-            time.sleep(self.lifelines.patience)
-        self.fail(message)
-
     def terminated(self) -> NoReturn:
         """End because of SIGTERM: torchrun sends it when a rank dies, batch systems at the end."""
         lost = None
@@ -651,9 +645,10 @@ def _end_all(comm: Communicator, error: BaseException) -> NoReturn:
         case MemoryError():
             what = f": {error}" if str(error) else ""
             comm.fail(f"out of memory{what}; use more ranks, or --c 1 if c was larger", status=2)
-        case LostPeerError():
-            comm.job.lost_contact(str(error))
         case CommunicationError():
+            # If a peer vanished, whoever knows why may speak first.
+            if isinstance(error, LostPeerError) and comm.job.lifelines is not None:
+                time.sleep(comm.job.lifelines.patience)
             comm.fail(str(error))
     traceback.print_exception(error)
     comm.fail(f"{type(error).__name__}: {error}")

@@ -352,14 +352,17 @@ def share_of_blocks(
     comm.all_reduce(sizes).wait()
     layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
     comm.on_every_rank(lambda: _check(block, layout, how, comm.rank, refused))
-    block = comm.on_every_rank(lambda: _of_split(block, how.split))
+    block = comm.on_every_rank(
+        lambda: block if how.split is None or not block.splits else block.select_split(how.split)
+    )
+    masks = {key: getattr(block, key) for key in MASKS}
     comm.check_agreement(
         "distribute",
         x=None if block.x is None else (type(block.x).__name__, int(block.x.shape[1])),
         weighted=block.adjacency.values is not None,
         edge_attr=None if block.edge_attr is None else int(block.edge_attr.shape[1]),
         y=None if block.y is None else (block.y.dtype, tuple(block.y.shape[1:])),
-        **{key: _trailing(getattr(block, key)) for key in MASKS},
+        **{key: None if mask is None else tuple(mask.shape[1:]) for key, mask in masks.items()},
     )
     edges, largest = block.adjacency.nnz, label_columns(block.y) - 1
     words = comm.agree(int(not is_bag_of_words([block.x]))) == 0
@@ -383,14 +386,6 @@ def share_of_blocks(
     adjacency = block.adjacency.with_own_numbers()
     ids, attr = block.vertex_ids.clone(), block.edge_attr
     return RankShare(meta, layout, adjacency, ids, data, edge_attr=attr)
-
-
-def _of_split(block: GraphBlock, split: int | None) -> GraphBlock:
-    return block if split is None or not block.splits else block.select_split(split)
-
-
-def _trailing(mask: Tensor | None) -> tuple[int, ...] | None:
-    return None if mask is None else tuple(mask.shape[1:])
 
 
 def _check(

@@ -75,10 +75,6 @@ class GraphCodecs:
         each = sorted(self.errors.items())
         return {name: relative_errors([errors], self._comm) for name, errors in each}
 
-    def errors_of_layers(self) -> list[dict[str, Any]]:
-        """Relative errors of the products of all matrices together, in their order. Collective."""
-        return relative_errors(self.errors.values(), self._comm)
-
     def finish(self) -> None:
         """Wait for all rows that are under way, and keep none of them. Collective."""
         for _, codec in self._codecs():

@@ -20,7 +20,9 @@ HEADER = 4  # bytes of a row's minimum and scale
 
 def packed_bytes(width: int, bits: int) -> int:
     """Bytes of a packed row of so many columns."""
-    width, bits = check_integer("width", width, 0), _check_bits(bits)
+    width, bits = check_integer("width", width, 0), check_integer("bits", bits, 1, 16)
+    if bits not in BITS:
+        raise InputError(f"bits must be 16, 8, 4, 2 or 1, got {bits}")
     return 2 * width if bits == 16 else HEADER + (width * bits + 7) // 8
 
 
@@ -150,13 +152,6 @@ def _check_matrix(X: Tensor) -> None:
         raise InputError(f"X must be [rows, f], got {described(X)}")
     if X.requires_grad and torch.is_grad_enabled():
         raise InputError("quantising rows is not differentiable; call under torch.no_grad()")
-
-
-def _check_bits(bits: object) -> int:
-    number = check_integer("bits", bits, 1, 16)
-    if number not in BITS:
-        raise InputError(f"bits must be 16, 8, 4, 2 or 1, got {number}")
-    return number
 
 
 def _check_whole(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data.source import GraphMeta
+from spgnn.exchange.codec import relative_errors
 from spgnn.exchange.plan import Carried, carried_by_level
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dry import Recorded, recorded_products
@@ -300,7 +301,7 @@ class GraphTask(Task):
             sent, received, *out = self.planned_bytes(group_sizes=comm.ledger.group_sizes)
         approximation = None
         if self.codecs is not None:
-            errors = self.codecs.errors_of_layers()
+            errors = relative_errors(self.codecs.errors.values(), comm)
             approximation = {"codec": self._signature["codecs"], "errors": errors}
         layers = data.layers
         matrices = [layers] if isinstance(layers, DistMatrix) else [layer.A for layer in layers]

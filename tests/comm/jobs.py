@@ -156,19 +156,26 @@ def on_their_own(
     return [rank.wait() for rank in started]
 
 
-def run_program(start: list[str], *arguments: object, **environment: str) -> Ended:
-    """Start an interpreter, perhaps by a launcher; after ``-m``, `misbehaving` with arguments."""
-    command = [*start, *(["tests.comm.misbehaving"] if start[-1] == "-m" else [])]
-    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"} | environment
-    done = subprocess.run(
-        [*command, *map(str, arguments)],
+def command(
+    *words: object, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, with whatever status."""
+    return subprocess.run(
+        [str(word) for word in words],
         cwd=ROOT,
-        env=clean,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
+
+
+def run_program(start: list[str], *arguments: object, **environment: str) -> Ended:
+    """Start an interpreter, perhaps by a launcher; after ``-m``, `misbehaving` with arguments."""
+    program = [*start, *(["tests.comm.misbehaving"] if start[-1] == "-m" else [])]
+    clean = {k: v for k, v in os.environ.items() if k != "PYTHONWARNINGS"} | environment
+    done = command(*program, *arguments, environment=clean)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

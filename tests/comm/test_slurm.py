@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.comm.jobs import PATIENCE, ROOT, TRAINING, free_port, wait_for
+from tests.comm.jobs import ROOT, TRAINING, command, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -114,17 +114,6 @@ def cluster():
                     daemon.kill()
                     daemon.wait()
             shutil.rmtree(here, ignore_errors=True)
-
-
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(word) for word in words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 def test_srun(tmp_path, check_report):

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.comm.jobs import PATIENCE, free_port
+from tests.comm.jobs import command, free_port
 from tests.docs.pages import ROOT
 
 CLUSTER = ROOT / "experiments" / "cluster"
@@ -185,15 +185,8 @@ def test_commands_of_manifests_train_and_go_on(path, tmp_path):
         if path.stem == "volcano":
             environment["MASTER_PORT"] = str(free_port())
         here = script.replace("--dataset /data/products-32", f"{epochs} {number}")
-        done = subprocess.run(
-            [shell, option, f"set -x; {here.replace('/data', str(tmp_path))}"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        line = f"set -x; {here.replace('/data', str(tmp_path))}"
+        done = command(shell, option, line, environment=environment)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "run" / "checkpoint.safetensors").exists()
         assert ("--resume" in done.stderr) == (number == 3)

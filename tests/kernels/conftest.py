@@ -32,28 +32,22 @@ def instruction_set(request):
     _native.use_instruction_set(before)
 
 
-@pytest.fixture
-def use_near_bytes():
-    """A setter of the size up to which X is read without fetching ahead, undone after the test."""
-    before = _native.near_bytes()
-    yield _native.use_near_bytes
-    _native.use_near_bytes(before)
+def setter(get, set_):
+    """A fixture: a function that sets a number, which is what it was again after the test."""
+
+    @pytest.fixture
+    def undone():
+        before = get()
+        yield set_
+        set_(before)
+
+    return undone
 
 
-@pytest.fixture
-def use_last_cache_bytes():
-    """A setter of the size beyond which X is read in blocks, undone after the test."""
-    before = _native.last_cache_bytes()
-    yield _native.use_last_cache_bytes
-    _native.use_last_cache_bytes(before)
-
-
-@pytest.fixture
-def threads():
-    """A setter of torch's thread count that is undone after the test."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+# Bytes of X up to which it is read without fetching ahead, and beyond which it is read in blocks.
+use_near_bytes = setter(_native.near_bytes, _native.use_near_bytes)
+use_last_cache_bytes = setter(_native.last_cache_bytes, _native.use_last_cache_bytes)
+threads = setter(torch.get_num_threads, torch.set_num_threads)
 
 
 def work_by(monkeypatch, implementation):
