@@ -63,8 +63,7 @@ def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
     if rows:
         variance, mean = torch.var_mean(counted, 0, correction=0)
     else:
-        mean = counted.sum(0)
-        variance = mean
+        variance = mean = counted.sum(0)
     if comm is None:
         return Moments(centred, centre, mean, variance, count)
     sums = rows * torch.stack((mean, variance + mean.square()))

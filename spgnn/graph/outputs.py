@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
+from spgnn.errors import InputError
 from spgnn.graph.foreign import MADE, ModelHook, dims_over, takes_hooks
 from spgnn.torch_internals import plain_tensors, tracing, transforms_active
 
-_CLASSES = {"cross_entropy", "nll_loss"}
 # Of torch.nn.functional, each with a number for every row or entry before it takes the mean.
 _NAMES = """
     cross_entropy nll_loss binary_cross_entropy binary_cross_entropy_with_logits mse_loss l1_loss
@@ -49,7 +49,6 @@ _ROW_BY_ROW = """
 _OF_ROWS = {*_ROW_BY_ROW.split(), *_NAMES.split()}
 # Nor is a row made of several where the number of rows stays, or each number is a row.
 _RESHAPE = {"view", "reshape", "flatten", "unflatten", "expand", "expand_as", "squeeze"}
-_PLAIN = {"__format__", "__repr__", "__reduce_ex__", "__deepcopy__"}
 # Told the loss that is differentiated, for all ranks to compare, and ``None`` afterwards.
 Losses = Callable[[Communicator, Tensor | None], None]
 
@@ -60,6 +59,7 @@ class Output(Tensor):
     ranks: ref[Communicator]
     on_backward: Losses
     combined: bool  # whether rows are made of several rows of a rank
+    own_mean = False  # whether it is a mean that a rank took over its own rows
 
     @classmethod
     def __torch_function__(
@@ -73,28 +73,53 @@ class Output(Tensor):
         if any(not issubclass(cls, kind) for kind in types):
             return NotImplemented  # indices that know their ranks do what is right
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
-        if name in _PLAIN:
+        if name in ("__format__", "__repr__", "__reduce_ex__", "__deepcopy__"):
             return func(*(plain(one) for one in args), **kwargs)
-        values = (*args, *kwargs.values())
-        like = next(_outputs(values), None)
+        outputs = list(_outputs((*args, *kwargs.values())))
+        like = outputs[0] if outputs else None
         comm = None if like is None else like.ranks()
         if func is F.l1_loss:  # which does not hand its weights on
             weight = sys._getframe(2).f_locals.get("weight")
             kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
+        if func is torch.autograd.grad and kwargs["grad_outputs"] is None:
+            _refuse_own_mean(*args)
         if name == "backward":  # what it computes again looks rows up as it did before
             return _backward(func, args, kwargs, like)
         with plain_tensors():
             if comm is None or like is None:
                 return func(*args, **kwargs)
-            several = _combine_rows(name, args, kwargs)
-            if func in _LOSSES and _takes_mean(kwargs) and not several:
+            several = _combine_rows(name, args, kwargs, outputs)
+            mean = kwargs.get("reduction") in ("mean", "batchmean")
+            old = kwargs.get("size_average"), kwargs.get("reduce")
+            if func in _LOSSES and mean and old == (None, None) and not several:
                 return marked(_mean(func, args, kwargs, comm), comm, like.on_backward)
             result = func(*args, **kwargs)
             if name in MADE or getattr(getattr(func, "__self__", None), "__name__", "") == "grad":
                 return result  # and of z.grad
             if name in _RESHAPE and isinstance(result, Tensor):
                 several = several or (result.dim() != 1 and result.shape[:1] != args[0].shape[:1])
-            return marked(result, comm, like.on_backward, several)
+            result = marked(result, comm, like.on_backward, several)
+            if isinstance(result, Output):
+                result.own_mean = _is_own_mean(name, outputs, several)
+            return result
+
+
+def _is_own_mean(name: str, outputs: list[Output], combined: bool) -> bool:
+    """True of a mean over own rows, and of sums of it; what is multiplied may be a share."""
+    if all(one.own_mean or not one.dim() for one in outputs):
+        summed = name.strip("_").lstrip("ri") in ("add", "sub", "neg", "sum", "mean")
+        return summed and any(one.own_mean for one in outputs)
+    return name == "mean" and combined and not outputs[0].combined
+
+
+def _refuse_own_mean(losses: Any, inputs: Any) -> None:
+    """Refuse the gradient of own rows where a loss is a mean over them: ranks differ in rows."""
+    of_rows = not all(isinstance(one, nn.Parameter) for one in inputs)
+    if of_rows and any(one.own_mean for one in _outputs(losses)):
+        raise InputError(
+            "torch.autograd.grad of a mean that each rank took over its own rows: differentiate "
+            "each rank's share, loss_of_each_row.sum() divided by the number of rows of all"
+        )
 
 
 def _backward(func: Callable[..., Any], args: Any, kwargs: Any, like: Output | None) -> Any:
@@ -129,10 +154,8 @@ def plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, Output) else value
 
 
-def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+def _combine_rows(name: str, args: Any, kwargs: Any, outputs: list[Output]) -> bool:
     """True if an operation on outputs makes a row of several, or is given such rows."""
-    values = (*args, *kwargs.values())
-    outputs = list(_outputs(values))
     if any(one.combined for one in outputs):
         return True
     if all(not one.dim() for one in outputs):  # losses, which are added up
@@ -150,9 +173,7 @@ def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
     if name == "transpose":
         return any(dim % args[0].dim() == 0 for dim in args[1:3])
     along = dims_over(name, args, kwargs)
-    if along is not None:
-        return 0 in along
-    return True
+    return along is None or 0 in along
 
 
 def marked(value: Any, comm: Communicator, on_backward: Losses, combined: bool = False) -> Any:
@@ -165,24 +186,17 @@ def marked(value: Any, comm: Communicator, on_backward: Losses, combined: bool =
         return output
     if type(value) is dict:
         return {key: marked(one, comm, on_backward, combined) for key, one in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(marked(one, comm, on_backward, combined) for one in value)
-    if isinstance(value, tuple):  # with names: a maximum's of torch, or a user's own
+    if isinstance(value, tuple) or type(value) is list:  # with names: a maximum's, or a user's own
         parts = [marked(one, comm, on_backward, combined) for one in value]
         return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
     return value
-
-
-def _takes_mean(kwargs: dict[str, Any]) -> bool:
-    old = kwargs.get("size_average"), kwargs.get("reduce")
-    return kwargs.get("reduction") in ("mean", "batchmean") and old == (None, None)
 
 
 def _mean(
     loss: Callable[..., Tensor], args: Any, kwargs: dict[str, Any], comm: Communicator
 ) -> Tensor:
     """The mean of a loss over the rows of all ranks, on every rank. Collective."""
-    if loss.__name__ in _CLASSES:
+    if loss.__name__ in ("cross_entropy", "nll_loss"):
         total = loss(*args, **{**kwargs, "reduction": "sum"})
         count = _weight(args[0], args[1], kwargs)
     else:
@@ -200,8 +214,7 @@ def _mean(
 def _weight(logits: Tensor, y: Tensor, kwargs: dict[str, Any]) -> Any:
     """The divisor of torch's mean over classes: rows, or the weights of their classes."""
     if y.is_floating_point():  # probabilities of classes
-        classes = logits.shape[1 if logits.dim() > 1 else 0]
-        return logits.numel() // max(classes, 1)
+        return logits.numel() // max(logits.shape[1 if logits.dim() > 1 else 0], 1)
     labelled = y[y != kwargs.get("ignore_index", -100)]
     weight = kwargs.get("weight")
     return labelled.numel() if weight is None else weight[labelled].sum()

@@ -142,7 +142,11 @@ class _Replica:
         if comm is None:
             return
         if returned:
-            _check_returned(returned, comm)
+            sparse = [name for name, gradient in returned.items() if gradient.is_sparse]
+            if sparse:
+                why = "whose gradient is sparse: call backward instead"
+                raise InputError(f"torch.autograd.grad of {sparse[0]}, {why}")
+            comm.check_agreement("torch.autograd.grad", parameters=sorted(returned))
             _average(list(returned.values()), comm)
         if added_up and self.averages and model is not None:
             self._compared += 1
@@ -188,18 +192,10 @@ class _Hook:
         return type(None), ()
 
 
-def _check_returned(gradients: dict[str, Tensor], comm: Communicator) -> None:
-    sparse = [name for name, gradient in gradients.items() if gradient.is_sparse]
-    if sparse:
-        raise InputError(
-            f"torch.autograd.grad of {sparse[0]}, whose gradient is sparse: call backward instead"
-        )
-    comm.check_agreement("torch.autograd.grad", parameters=sorted(gradients))
-
-
 def _average(gradients: list[Tensor], comm: Communicator) -> None:
     """Overwrite gradients with their averages over all ranks. Collective."""
-    for group in _by_kind(gradients):
+    for kind in dict.fromkeys((g.dtype, g.device) for g in gradients):  # all ranks have this order
+        group = [g for g in gradients if (g.dtype, g.device) == kind]
         flat = torch.cat([g.reshape(-1) for g in group])
         comm.all_reduce(flat).wait()
         flat /= comm.size
@@ -266,20 +262,12 @@ def _sample(parameters: list[nn.Parameter]) -> Tensor:
         elements = [
             p.reshape(-1)[p.numel() // 2] if p.numel() else p.new_zeros(()) for p in parameters
         ]
-        kinds = {p.device for p in elements}
-        if len(kinds) > 1:
+        if len({p.device for p in elements}) > 1:
             elements = [one.cpu() for one in elements]
         wide = [one.abs().double() if one.is_complex() else one.double() for one in elements]
         sample = torch.stack(wide) if wide else torch.zeros(0, dtype=torch.float64, device="cpu")
     # What has diverged is compared by its numbers alone.
     return sample.nan_to_num(0, 0, 0).cpu()
-
-
-def _by_kind(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one dtype and device together, in an order that all ranks have."""
-    kinds = dict.fromkeys((t.dtype, t.device) for t in tensors)
-    for kind in kinds:
-        yield [t for t in tensors if (t.dtype, t.device) == kind]
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

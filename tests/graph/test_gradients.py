@@ -141,12 +141,8 @@ def check_refused(rank: int) -> None:
     wanted = model.first.weight if rank == 0 else model.first.bias
     with pytest.raises(InputError, match=r"ranks do not agree on parameters of torch\.autograd"):
         torch.autograd.grad(losses(graph, out), wanted, retain_graph=True)
-
-    def fail(_: Tensor) -> None:
-        raise RuntimeError("on purpose")
-
-    hook = graph.x.requires_grad_().register_hook(fail)
-    with pytest.raises(RuntimeError, match="on purpose"):
+    hook = graph.x.requires_grad_().register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         losses(graph, model(graph.x, graph.edge_index)).backward()
     hook.remove()
     model.zero_grad()
@@ -262,18 +258,22 @@ def check_mean_losses(rank: int) -> None:
     refused(lambda out: F.mse_loss(out.mean(0), torch.zeros(4)))
     refused(lambda out: F.mse_loss(geometric.global_mean_pool(out, None), torch.zeros(1, 4)))
     refused(lambda out: F.cross_entropy(F.batch_norm(out, None, None, training=True), graph.y))
-    head = torch.nn.Linear(4, 4)
     fresh = graph.synchronise(geometric.GraphSAGE(6, 8, 2, 4))
-    loss = F.cross_entropy(head(fresh(graph.x, graph.edge_index)), graph.y)
+    loss = F.cross_entropy(nn.Linear(4, 4)(fresh(graph.x, graph.edge_index)), graph.y)
     with pytest.warns(UserWarning, match=r"a parameter \[4.* no graph was given"):
         loss.backward()
-    for right in (
-        lambda out: graph.mean(F.cross_entropy(out, graph.y, reduction="none")),
-        lambda out: graph.sum(F.cross_entropy(out, graph.y, reduction="sum")) / 40,
-    ):
-        loss = right(model.train()(graph.x, graph.edge_index))
-        assert type(loss) is Tensor
-        loss.backward()
+    whole, x = (one.x.detach().clone().requires_grad_() for one in (data, graph))
+    of_one, out = alone(whole, data.edge_index), model.train()(x, graph.edge_index)
+    for mean in (out.mean(), 3 - out.mean(0).sum()):
+        with pytest.raises(InputError, match=r"^torch\.autograd\.grad of a mean that each rank"):
+            torch.autograd.grad(mean, x)
+    (expected,) = torch.autograd.grad(of_one.square().mean(), whole)
+    (gradient,) = torch.autograd.grad(out.square().mean() * (len(out) / 40), x, retain_graph=True)
+    torch.testing.assert_close(gradient, expected[graph.vertex_ids])
+    loss = graph.mean(F.cross_entropy(out, graph.y, reduction="none"))
+    loss = loss + graph.sum(F.cross_entropy(out, graph.y, reduction="sum")) / 40
+    assert type(loss) is Tensor
+    loss.backward()
 
 
 @pytest.mark.filterwarnings("ignore")
