@@ -368,7 +368,8 @@ def examples() -> Iterator[Example]:
     yield one("agnn", "nn.Linear(W, H) | AGNNConv(False) | AGNNConv() | nn.Linear(H, C)")
     yield one("arma", "ARMAConv(W, H, 3, 2, True) | ARMAConv(H, C, 3, 2, True)")
     yield ours("autoencoder", "GCNConv(W, H) | GCNConv(H, C) | GCNConv(H, C)", variational,
-               f"{PAIRS} for `recon_loss`, `graph.mean` for `kl_loss`")  # fmt: skip
+               f"{PAIRS}, `binary_cross_entropy_with_logits` of `decoder(…, sigmoid=False)` for "
+               "`recon_loss`; `graph.mean` for `kl_loss`")  # fmt: skip
     yield one("correct_and_smooth", "CorrectAndSmooth(5, 0.9, 5, 0.8, False, 20.0)", corrected,
               "`edge_index` for `adj_t`")  # fmt: skip
     yield one("dir_gnn", "DirGNNConv(GCNConv(W, H), 1, False) | DirGNNConv(SAGEConv(H, C))",

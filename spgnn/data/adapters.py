@@ -200,7 +200,10 @@ def read_pyg(data: Any) -> ForeignGraph:
     named = {str(key): getattr(data, str(key)) for key in names}
     for key in ("edge_index", "adj_t", "num_nodes"):
         named.pop(key, None)
-    return _by_rows(ends[0].numpy(), ends[1].numpy(), int(data.num_nodes), named)
+    vertices, x = int(data.num_nodes), named.get("x")
+    if isinstance(x, Tensor) and x.shape[:1] == (vertices,) and bool((ends >= vertices).any()):
+        raise InputError(f"x has {vertices} rows, and edge_index has vertex {int(ends.max())}")
+    return _by_rows(ends[0].numpy(), ends[1].numpy(), vertices, named)
 
 
 def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.needs import COVERS, Scheme, build_all
 from spgnn.exchange.peers import SCHEDULES, in_rounds
@@ -93,7 +93,8 @@ class Algorithm:
     relays: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(self.groups))  # in JSON they are a list
+        groups = self.groups if hasattr(self.groups, "__iter__") else (self.groups,)
+        object.__setattr__(self, "groups", tuple(groups))  # in JSON they are a list
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -111,6 +112,11 @@ class Algorithm:
         check_choice("exchange", self.exchange, STRATEGIES)
         check_choice("cover", self.cover, COVERS)
         check_choice("schedule", self.schedule, SCHEDULES)
+        check_integer("--c", self.c, 1)
+        check_integer("--buffer", self.buffer, 0)
+        check_choice("relays", repr(self.relays), ("True", "False"))
+        for size in (self.node_size, *self.groups):
+            check_integer("--hierarchy", size, 1)
         levels = f"--hierarchy {','.join(map(str, (*self.groups, self.node_size)))}"
         peers, aware = self.schedule == "peers", self.exchange == "sparsity-aware"
         by_peers = "--schedule peers"
@@ -140,12 +146,12 @@ class Algorithm:
         if ranks % self.c:
             raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
         if self.node_size != 1:
-            if self.node_size < 1 or ranks % self.node_size:
+            if ranks % self.node_size:
                 raise InputError(f"{levels} must divide the number of ranks, which is {ranks}")
             if self.node_size % self.c:
                 raise InputError(f"{levels} must be a multiple of --c {self.c}: copies share nodes")
             for smaller, larger in pairwise((self.c, *self.group_sizes)):
-                if smaller < 1 or larger % smaller:
+                if larger % smaller:
                     raise InputError(f"{levels}: {larger} must be a multiple of {smaller}")
         elif self.groups:
             raise InputError(f"groups {self.groups} need node_size, of which they are parts")
@@ -154,7 +160,7 @@ class Algorithm:
     @property
     def named(self) -> NamedScheme:
         """The registered scheme."""
-        result: NamedScheme = SCHEMES[self.algo]
+        result: NamedScheme = SCHEMES[str(self.algo)]
         return result
 
     @property

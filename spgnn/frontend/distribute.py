@@ -16,7 +16,7 @@ from spgnn.command import nbytes
 from spgnn.config import ObjectiveChoice, TrainConfig
 from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
-from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for, unknown
+from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
 from spgnn.exchange import Algorithm, Codec
 from spgnn.frontend.sources import (
     APART,
@@ -68,7 +68,7 @@ def distribute(
     test_mask: Any = None,
     name: str = "graph",
     data_dir: str | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     backend: str = "auto",
     comm: Communicator | None = None,
     group: Any = None,
@@ -92,7 +92,7 @@ def distribute(
         `GraphBlock`: they may be mapped files, or most of the memory there is, and are shared.
     partition : str or int [n]
         A method of ``spgnn.partition``, a file of labels, or the labels themselves, by vertex type
-        where there are several. Rank 0's counts.
+        where there are several. Rank 0's counts; others name the same, or none.
     algo, c, exchange, cover, node_size, groups, relays
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Under cover ``"auto"``, products
         with A move what minimum covers ask for, and whole rows travel for halos, attention and
@@ -121,7 +121,7 @@ def distribute(
     name, data_dir
         What messages call a graph without a name; where named sets are looked for.
     device, backend, group
-        See :func:`spgnn.connect`.
+        See :func:`spgnn.connect`; ranks that are connected already keep their device.
     comm : Communicator, optional
         All ranks, if they are connected already.
     model : Module, optional
@@ -144,24 +144,26 @@ def distribute(
     """
     if comm is not None and group is not None:
         raise InputError("comm= and group=: give one of them")
-    comm = comm or connect(backend, device, group)
+    comm, name = comm or connect(backend, device or "cpu", group), str(name)
     rows: Cover = "column" if cover == "auto" else cover
-    algorithm = Algorithm(algo, c, exchange, rows, node_size, groups=tuple(groups), relays=relays)
+    algorithm = Algorithm(algo, c, exchange, rows, node_size, groups=groups, relays=relays)
     sought: dict[str, Any] = {"objective": objective, "imbalance": imbalance, "seed": seed}
     sought |= {"symmetrise": symmetrise, "split": split}
-    nodes = algorithm.nodes(comm.size, comm.ranks_a_node())
-    how = Placement(algorithm, partition, nodes=nodes, **sought)
     apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
 
     def checked() -> tuple[Codec, TrainConfig, float | None, str]:
+        if device not in (None, "auto", comm.device.type):
+            raise InputError(f"device {device}: these ranks are connected with {comm.device.type}")
+        algorithm.check(comm.size)
+        check_choice("symmetrise", repr(symmetrise), ("True", "False"))
+        check_choice("halo", repr(halo), ("True", "False"))
         rows_lost = checked_codec(codec, algorithm, plan is not None)
-        if plan not in (None, "auto"):
-            raise unknown("plan", plan, ["auto"])
         if plan is None and memory is not None:
             raise InputError('memory= belongs to plan="auto"')
-        if plan is not None and algorithm != Algorithm():
-            raise InputError(f'plan="auto" chooses the algorithm, and {algorithm} was given')
         if plan is not None:
+            check_choice("plan", plan, ["auto"])
+            if algorithm != Algorithm():
+                raise InputError(f'plan="auto" chooses the algorithm, and {algorithm} was given')
             PLANNERS.need("distribute", 'plan="auto"', "plan")
         planned = _planned_model(plan_for, hidden_channels, num_layers, memory)
         check_integer("seed", seed, 0)
@@ -170,23 +172,17 @@ def distribute(
             check_integer("split", split, 0)
         check_choice("cover", cover, get_args(CoverChoice))
         check_choice("objective", objective, get_args(ObjectiveChoice))
-        algorithm.check(comm.size)
         return rows_lost, *planned, kind_of(data)
 
     lossy, config, most_bytes, kind = comm.on_every_rank(checked)
-    comm.check_agreement(
-        "distribute",
-        **{**vars(algorithm), "cover": cover},
-        codec=repr(lossy),
-        plan=plan,
-        plan_for=plan_for,
-        hidden_channels=hidden_channels,
-        num_layers=num_layers,
-        halo=halo,
-        memory=memory,
-        **sought,
-    )
-    kind = _kind_of_all(kind, comm)
+    facts = {**vars(algorithm), **sought, "cover": cover, "codec": repr(lossy), "plan": plan}
+    facts |= {"plan_for": plan_for, "halo": halo, "memory": memory, "num_layers": num_layers}
+    facts["hidden_channels"] = hidden_channels
+    facts["model"] = None if model is None else type(model).__name__
+    comm.check_agreement("distribute", **facts)
+    nodes = algorithm.nodes(comm.size, comm.ranks_a_node())
+    how = Placement(algorithm, partition, nodes=nodes, **sought)
+    kind = _kind_of_all(kind, partition, comm)
     if kind == "name":  # rank 0 alone looks what it stands for
         kind = comm.from_rank_zero(lambda: _kind_of_folder(data))
     codecs = GraphCodecs(lossy, comm, seed)
@@ -207,8 +203,7 @@ def distribute(
         raise InputError('plan="auto" cuts a graph by itself: give it in one piece')
     more = dict[str, Any]()
     if kind == "block":
-        extra = [key for key, value in apart.items() if value is not None]
-        share = share_of_blocks(data, how, comm, name, extra)
+        share = share_of_blocks(data, how, comm, name, [k for k in apart if apart[k] is not None])
     elif cut:
         share = opened_share(path, how, comm)
     else:
@@ -229,9 +224,8 @@ def distribute(
             how, record = place(opened, how, comm, config, most_bytes, halo=halo)
         share, more = _scattered(opened, how, comm, name)
         more["plan"] = record
-    products = None
-    if cover == "auto" and lossy.exact and plan is None and comm.size > 1:
-        products = algorithm.for_products
+    simple = cover == "auto" and lossy.exact and plan is None and comm.size > 1
+    products = algorithm.for_products if simple else None
     more["path"] = os.fspath(data) if kind == "name" and comm.rank == 0 else None
     graph = DistGraph(share, comm, how.algorithm, products=products, codecs=codecs, **more)
     if model is not None:
@@ -251,6 +245,8 @@ def _planned_model(
             memory = nbytes(memory)
         except InputError as error:
             raise InputError(f"memory: {error}") from None
+    elif memory is not None:
+        check_number("memory", memory, 1, 1e18)
     return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
 
 
@@ -263,11 +259,14 @@ def _kind_of_folder(path: str | os.PathLike[str]) -> str:
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
 
 
-def _kind_of_all(mine: str, comm: Communicator) -> str:
+def _kind_of_all(mine: str, partition: str | npt.ArrayLike, comm: Communicator) -> str:
     """The kind of rank 0's data; others have the same, or nothing. Collective."""
-    first: str = comm.from_rank_zero(lambda: mine)
+    method = partition if isinstance(partition, str) else "gvb"
+    first, named = comm.from_rank_zero(lambda: (mine, isinstance(partition, str) and partition))
 
     def check() -> None:
+        if named and method not in (named, "gvb"):
+            raise InputError(f"partition: rank 0 has {named}, rank {comm.rank} {method}")
         if mine != first and ("block" in (mine, first) or mine != "nothing"):
             raise InputError(
                 f"data: rank 0 has {_SHOWN.get(first, f'a {first}')}, rank {comm.rank} "
@@ -276,7 +275,7 @@ def _kind_of_all(mine: str, comm: Communicator) -> str:
             )
 
     comm.on_every_rank(check)
-    return first
+    return str(first)
 
 
 def _scattered(

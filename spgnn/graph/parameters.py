@@ -250,8 +250,9 @@ def _with_gradients(
     if most - lowest > _LOSS_DRIFT * max(abs(most), abs(lowest)) + _LEAST_LOSS:
         raise InputError(
             f"backward of a loss that is {lowest:.5g} on one rank and {most:.5g} on another: each "
-            "took it over its own rows; take graph.mean(loss_of_each_row, mask) for that of all, "
-            "or graph.sum of each rank's share"
+            "took it over its own rows; take graph.mean(loss_of_each_row, mask), graph.sum of each "
+            "rank's share, or F.binary_cross_entropy_with_logits(model.decoder(z, pairs, "
+            "sigmoid=False), ones) of graph.pairs(…)"
         )
     return [p for (_, p), some in zip(learning, there.tolist(), strict=True) if some]
 

@@ -141,6 +141,8 @@ def _command(arguments: Sequence[str] | None) -> None:
         progress("reading", 0, 1)
         with memory_for(f"reading {options.graph}"):
             matrix, train_mask, columns = _read(options.graph)
+        if not matrix.shape[0]:
+            raise InputError(f"{options.graph}: a graph without vertices")
         check_parts(options.parts, matrix.shape[0], "--parts")
         labels, reports, edges = _results(options, matrix, train_mask, progress)
         if options.plot is not None:
@@ -199,16 +201,10 @@ def _check_outputs(options: Options) -> None:
     """Refuse what would fail, or overwrite what is read, only after the long work."""
     from spgnn.partition.plot import check_plot
 
-    sources = [
-        ("the graph", options.graph),
-        ("the graph", str(data.data_directory() / f"{options.graph}.npz")),
-        ("--labels", options.labels),
-        ("--edge-labels", options.edge_labels),
-        ("--refine-from", options.refine_from),
-        ("--machine", options.machine),
-        ("--shares", options.shares),
-        ("--fixed", options.fixed),
-    ]
+    named_set = str(data.data_directory() / f"{options.graph}.npz")
+    sources = [("the graph", options.graph), ("the graph", named_set)]
+    for name in ("labels", "edge_labels", "refine_from", "machine", "shares", "fixed"):
+        sources.append((f"--{name.replace('_', '-')}", getattr(options, name)))
     taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
     for named, path in options.outputs().items():
         check_writable(path, named)

@@ -368,7 +368,7 @@ def test_how_ranks_are_arranged(algo, c, ranks, shape):
         (Algorithm("feature", 2, node_size=2), "--hierarchy 2 needs --algo 1d or 1.5d"),
         (Algorithm("1.5d", 3, node_size=2), "--hierarchy 2 must be a multiple of --c 3"),
         (Algorithm(exchange="oblivious", node_size=2), "--hierarchy 2 needs --exchange"),
-        (Algorithm(node_size=0), "--hierarchy 0 must divide"),
+        (Algorithm(node_size=0), "--hierarchy must be an integer of at least 1"),
         (Algorithm(node_size=6, groups=(4,)), "--hierarchy 4,6: 6 must be a multiple of 4"),
         (Algorithm("1.5d", 2, node_size=6, groups=(3,)), "--hierarchy 3,6: 3 must be a multiple"),
         (Algorithm(groups=(2,)), "need node_size"),

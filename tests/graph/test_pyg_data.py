@@ -75,6 +75,7 @@ REFUSED = [
     ({"edge_weight": torch.tensor(1.0)}, "edge_weight must be real"),
     ({"edge_attr": torch.ones(EDGES - 1, 2)}, "edge_attr has 39 rows for 40 edges"),
     ({"y": torch.ones(2)}, "y has 2 rows for 13 vertices"),
+    ({"x": torch.ones(2, 1), "num_nodes": None}, "x has 2 rows, and edge_index has vertex"),
     ({"x": torch.ones(N, dtype=torch.complex64)}, "x: rows of torch.complex64 cannot"),
     ({"edge_attr": torch.tensor(1.0)}, r"edge_attr must be \[40 edges, …\]"),
     ({"edge_attr": ["a"] * EDGES}, "edge_attr must be a tensor, got a list"),
