@@ -34,12 +34,13 @@ Result = TypeVar("Result")
 
 
 class Operands:
-    """Checks operands of a distributed matrix; exact without a policy, without data if `dry`."""
+    """Checks operands of a matrix with a plan; exact without a policy, without data if `dry`."""
 
     def __init__(
-        self, comm: Communicator, policy: Policy | None = None, *, dry: bool = False
+        self, comm: Communicator, policy: Policy | None = None, *, plan: int = 0, dry: bool = False
     ) -> None:
         self._comm, self._policy, self._dry = comm, policy, dry
+        self._plan = f"planned in call {plan}" if plan else "of no call"
         self._begun = self._products = 0
         self._compared = 0
         self._known: set[tuple[object, ...]] = set()
@@ -52,6 +53,7 @@ class Operands:
         self, dense: object, rows: int, *, exact: bool = False, wrong: str = "", **facts: object
     ) -> Step:
         """Check `dense` [rows, f], count its product; refused on one, it is on all. Collective."""
+        facts.setdefault("direction", "forward")
         if tracing():
             raise InputError(
                 "torch.jit.trace, and SummaryWriter.add_graph, which traces, record no rows of "
@@ -103,7 +105,7 @@ class Operands:
         self._compared += 1
         names = ("width", "dtype", "device", "requires_grad", *facts)
         numbers = dict(zip(names, kind, strict=True))
-        self._comm.check_agreement(what, shape="as it should be", **numbers)
+        self._comm.check_agreement(what, shape="as it should be", plan=self._plan, **numbers)
         self._known.add(kind)
 
 

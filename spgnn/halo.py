@@ -160,7 +160,7 @@ class Halo:
             hops = (Hop(EVERYONE, send, counts),)
         stage = Stage(CSR(Selection(torch.arange(own, device="cpu"), own)), None, hops)
         executor = Executor(Plan((stage.to(device),)), {EVERYONE: comm})
-        self._map = HaloMap(executor, Operands(comm))
+        self._map = HaloMap(executor, Operands(comm, plan=executor.plan.call))
         self._needs = needs
         self.own, self.received = own, len(needs.columns)
         self.local_edge_index = local.to(device)

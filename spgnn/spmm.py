@@ -33,7 +33,7 @@ from spgnn.torch_internals import named
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-LEARNT = "values that require a gradient"
+BACK, LEARNT = "adjoint", "values that require a gradient"
 
 
 class DistMatrix:
@@ -96,7 +96,8 @@ class DistMatrix:
         self.plan = plan
         self._learnt = any(b.values is not None and b.values.requires_grad for b in plan.blocks)
         self.codecs = None if setting is None else Codecs(plan, setting)
-        self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
+        policy = None if setting is None else setting.policy
+        self.operands = Operands(self.mesh.everyone, policy, plan=plan.call)
         hops = None if self.codecs is None else self.codecs.hops
         self.executor: Executor = (
             Executor(plan, self.mesh, hops, workspace)
@@ -399,7 +400,7 @@ class DistMatrix:
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
         if step is None:
-            step = self.operands.next(G_local, self.rows, exact=True).reversed()
+            step = self.operands.next(G_local, self.rows, exact=True, direction=BACK).reversed()
         if self.codecs is not None:
             step = _begun(self.codecs, self.executor, G_local, step)
         return self.executor.adjoint(G_local.contiguous(), step)
@@ -604,7 +605,7 @@ class Adjoint:
 
     def next_step(self, H_local: Tensor, **facts: Any) -> Step:
         """Check and count a product that is about to begin. Collective."""
-        return self.T.operands.next(H_local, self.columns, **facts)
+        return self.T.operands.next(H_local, self.columns, direction=BACK, **facts)
 
     def forward(self, G_local: Tensor, step: Step) -> Tensor:
         """``Aᵀ·G``. Collective."""

@@ -25,13 +25,9 @@ _ABSENT = "nothing"
 def check_facts(comm: Communicator, what: str, facts: dict[str, Any], refusal: str) -> None:
     """See :meth:`Communicator.check_agreement`; a rank that has a refusal goes no further."""
     texts_of = {name: _text_of(value) for name, value in facts.items()}
-    texts = _differing(comm, json.dumps([what, texts_of, refusal]))
-    if texts is None:
+    records = _differing(comm, what, texts_of, refusal)
+    if records is None:
         return
-    records = [json.loads(text) for text in texts]
-    refusals = [(rank, text) for rank, (*_, text) in enumerate(records) if text]
-    if refusals:
-        raise refused("on rank {}: {}".format(*refusals[-1]))
     places = [place for place, *_ in records]
     if len(set(places)) > 1:
         raise refused(_line(comm, "which check comes next", places))
@@ -58,11 +54,10 @@ def refused(line: str) -> InputError:
 @untraced()
 def check_call(comm: Communicator, call: Call) -> None:
     """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``)."""
-    texts = _differing(comm, f"{call.number} {call.what}")
-    if texts is not None:
+    records = _differing(comm, call.what, call.number)
+    if records is not None:
         what = f"call {call.number} of group {call.group.name}"
-        line = _line(comm, what, [text.partition(" ")[2] for text in texts])
-        raise CommunicationError(line)
+        raise CommunicationError(_line(comm, what, [place for place, *_ in records]))
 
 
 @untraced()
@@ -83,9 +78,9 @@ def check_counts(comm: Communicator, call: Call, counts: RowCounts) -> None:
         )
 
 
-def _differing(comm: Communicator, text: str) -> list[str] | None:
-    """Everyone's text if any two differ, else ``None``; one small all-reduce if none do."""
-    raw = text.encode()
+def _differing(comm: Communicator, place: str, facts: Any, refusal: str = "") -> list[Any] | None:
+    """Everyone's record if any two differ, else ``None``; one small all-reduce if none do."""
+    raw = json.dumps([place, facts, refusal]).encode()
     number = int(digest(raw)[:14], 16)
     bounds = torch.tensor([number, -number, len(raw)], device="cpu")
     comm.maximise_uncounted(bounds)
@@ -94,7 +89,14 @@ def _differing(comm: Communicator, text: str) -> list[str] | None:
     padded = torch.zeros(int(bounds[2]), dtype=torch.uint8, device="cpu")
     padded[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
     rows = comm.gather_uncounted(padded).numpy()
-    return [row.tobytes().rstrip(b"\0").decode() for row in rows]
+    records = [json.loads(row.tobytes().rstrip(b"\0")) for row in rows]
+    refusals = [(rank, text) for rank, (*_, text) in enumerate(records) if text]
+    if refusals:
+        raise refused("on rank {}: {}".format(*refusals[-1]))
+    if len({type(theirs) for _, theirs, _ in records}) > 1:  # numbers of calls, and facts
+        places = [place for place, *_ in records]
+        raise CommunicationError(_line(comm, "which call comes next", places))
+    return records
 
 
 def _line(comm: Communicator, what: str, values: list[str]) -> str:

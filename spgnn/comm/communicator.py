@@ -247,7 +247,7 @@ class Communicator(ABC):
             )
         # Not from a row: ranks without any must agree with the others on the number of rounds.
         row_bytes = prod(send.shape[1:]) * send.element_size()
-        what = f"alltoallv({send.dtype}, {row_bytes} bytes a row)"
+        what = f"alltoallv({send.dtype}, {row_bytes} bytes a row{counts.planned})"
         call, account = self._begin("alltoall", what, row_bytes, counts)
         if counts.largest * row_bytes == 0:
             return Pending(None)

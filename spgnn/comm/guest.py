@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,8 @@ _SUSPICIOUS_SECONDS = 1.0
 _ENDED = "the process group has ended (destroy_process_group): what was built on it is of no use"
 # By device, the communicator of the group of all ranks, for as long as the program has that group.
 _of_default: dict[str, tuple[ref[Any], Communicator]] = {}
+# By group: its communicators count calls on, so that a number names one call.
+_begun: WeakKeyDictionary[Any, dict[str, int]] = WeakKeyDictionary()
 
 
 def visit_default(theirs: Any, device: str) -> Communicator:
@@ -133,6 +135,7 @@ class GuestJob(Job):
 
     def __init__(self, theirs: Any, device: torch.device) -> None:
         super().__init__(theirs.rank(), theirs.size(), device)
+        self.begun = _begun.setdefault(theirs, self.begun)
         # Held, it would not end where the program ends it.
         self._theirs = ref(theirs)
         self.members: WeakSet[GuestCommunicator] = WeakSet()

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 
+Numbers = Sequence[int] | Int64Array
 Stretch = tuple[int, int, int]  # a peer, and the first and last (exclusive) of its rows
 
 
@@ -30,6 +31,8 @@ class RowCounts:
     largest : int
         The most rows that any pair of the *whole group* exchanges. All ranks hold the same
         number, so all agree on how many rounds a split exchange takes.
+    call : int
+        The call of the group in which ranks told each other, negative for the way back; 0 if none.
 
     Raises
     ------
@@ -41,10 +44,10 @@ class RowCounts:
     recv: Int64Array
     largest: int
 
-    def __init__(
-        self, send: Sequence[int] | Int64Array, recv: Sequence[int] | Int64Array, largest: int
-    ) -> None:
+    def __init__(self, send: Numbers, recv: Numbers, largest: int, call: int = 0) -> None:
         self.send, self.recv, self.largest = _frozen(send), _frozen(recv), int(largest)
+        self.call, back = call, ", backwards" if call < 0 else ""
+        self.planned = f", planned in call {abs(call)}{back}" if call else ""
         if self.send.shape != self.recv.shape or self.send.ndim != 1:
             raise InputError(
                 f"rows are sent to {self.send.shape} peers but received from {self.recv.shape}"
@@ -66,7 +69,7 @@ class RowCounts:
         return f"RowCounts(send={self.send}, recv={self.recv}, largest={self.largest})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowCounts, (self.send, self.recv, self.largest)
+        return RowCounts, (self.send, self.recv, self.largest, self.call)
 
     def reversed(self) -> RowCounts:
         """The counts of the adjoint exchange; its own reversed is this one."""
@@ -101,7 +104,7 @@ class RowCounts:
 
     @cached_property
     def _reversed(self) -> RowCounts:
-        other = RowCounts(self.recv, self.send, self.largest)
+        other = RowCounts(self.recv, self.send, self.largest, -self.call)
         other.__dict__["_reversed"] = self
         return other
 
@@ -110,7 +113,7 @@ class RowCounts:
         return self.send.tobytes(), self.recv.tobytes(), self.largest
 
 
-def _frozen(counts: Sequence[int] | Int64Array) -> Int64Array:
+def _frozen(counts: Numbers) -> Int64Array:
     if isinstance(counts, np.ndarray) and counts.dtype == np.int64 and not counts.flags.writeable:
         return counts
     array = np.array(counts, dtype=np.int64)

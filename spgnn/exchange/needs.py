@@ -307,7 +307,8 @@ def swap_counts(comm: Communicator, *counts: Int64Array) -> list[RowCounts]:
     largest = outgoing.amax(dim=0)
     comm.all_reduce(largest, "max").wait()
     sides = zip(outgoing.T.numpy(), incoming.T.numpy(), largest.tolist(), strict=True)
-    return [RowCounts(*each) for each in sides]
+    # What is needed is told against the way that rows will go.
+    return [RowCounts(*each, -comm.job.begun[comm.group.key]) for each in sides]
 
 
 class _Swapped(torch.autograd.Function):

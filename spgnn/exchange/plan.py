@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.transport import Names, Route
-from spgnn.layout import LOCAL, Axes, Int64Array
+from spgnn.layout import EVERYONE, LOCAL, Axes, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -379,6 +379,11 @@ class Plan:
     def blocks(self) -> list[CSR]:
         """All matrices."""
         return [block for stage in self.stages for block in stage.blocks()]
+
+    @property
+    def call(self) -> int:
+        """The call of all ranks in which they planned it, a name for it; 0 if in none of all."""
+        return next((abs(hop.counts.call) for hop in self.hops if hop.axis == EVERYONE), 0)
 
     @cached_property
     def volume(self) -> Volume:

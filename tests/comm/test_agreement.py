@@ -18,10 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from spgnn import InputError
+from spgnn import Halo, InputError
 from spgnn.comm import CommunicationError, connect, failure, guarded, launch, torchdist
 from spgnn.comm.failure import Call
 from spgnn.comm.torchdist import TorchCommunicator
+from spgnn.exchange import EXACT
 from spgnn.testing import run_ranks
 from tests.comm.jobs import MPIEXEC, Forked, announce, needs_mpi, run_program, wait_for
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
@@ -132,7 +133,13 @@ def test_debug_communicator_names_call_and_ranks(monkeypatch):
                 all_reduce(part)
                 said.append(outcome(lambda: (different if rank == 1 else usual)(part)))  # noqa: B023
         all_reduce(world)
-        return [*said, outcome(lambda: all_reduce(world, 8 if rank == 1 else 4))]
+        said.append(outcome(lambda: all_reduce(world, 8 if rank == 1 else 4)))
+        halo = Halo.build(torch.tensor([[(rank + 1) % 3], [rank]]), [0, 1, 2], world)
+        x = torch.ones(1, 2, requires_grad=True)
+        for there in (halo, lambda x: halo._map.forward(x.detach(), EXACT)):
+            Z = halo(x).sum()
+            said.append(outcome(lambda: Z.backward() if rank == 1 else there(x)))  # noqa: B023
+        return said
 
     monkeypatch.setenv("SPGNN_DEBUG", "1")
     first, second, third = run_ranks(body, 3)
@@ -140,7 +147,9 @@ def test_debug_communicator_names_call_and_ranks(monkeypatch):
     for line, (_, _, words) in zip(first, QUARRELS.values(), strict=False):
         assert line.startswith("refused: ranks do not agree on call 2 of group row: ")
         assert all(word in line for word in words)
-    assert first[-1:] == third
+    assert first[-3:] == third
+    assert "which call comes next: the operand of a product on ranks 0, 2; alltoallv(" in third[1]
+    assert re.search(r"planned in call (\d+)\) on .* call \1, backwards\) on rank 1$", third[2])
     assert "of group world: all_reduce(torch.float32 [4], sum) on ranks 0, 2; " in third[0]
 
 
