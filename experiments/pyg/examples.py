@@ -24,7 +24,6 @@ from torch_geometric.utils import to_undirected
 
 import spgnn
 from experiments.graphs import BONDS, IN, with_graphs
-from spgnn.addons import hetero
 
 N, W, H, C = 60, 8, 6, 4  # vertices; widths of features, hidden rows and classes
 RELATIONS, GRAPHS = 3, 9
@@ -41,6 +40,8 @@ class Kit(dict[str, Any]):
         if len(name) > 1 and name[0].isupper() and hasattr(self._layers, name):
             return getattr(self._layers, name)
         if self._layers is spgnn.nn and name in ("HANConv", "HGTConv", "HeteroConv"):
+            from spgnn.addons import hetero  # which is not needed for their list
+
             return getattr(hetero, name)
         raise KeyError(name)
 

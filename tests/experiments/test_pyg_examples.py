@@ -7,8 +7,9 @@ import torch
 
 from spgnn.testing import run_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore")
 programs = pytest.importorskip("experiments.pyg.examples")
+
+pytestmark = pytest.mark.filterwarnings("ignore")
 NAMES = [one.name for one in programs.examples()]
 EVERY_TIME = ["gcn", "glnn", "hetero/hetero_conv_dblp", "link_pred", "rev_gnn", "unimp_arxiv"]
 
