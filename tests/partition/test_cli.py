@@ -254,9 +254,9 @@ def test_what_is_read_or_written_is_not_written_over(graph_file, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
     generate_block_model(tmp_path / "g", 50, 200)
-    (tmp_path / "0.graph").write_text("0 0\n")
+    np.savez("0.npz", indptr=[0], indices=np.zeros(0, np.int32), shape=[0, 0])
     for words, message in (
-        ("0.graph --output x", "0.graph: a graph without vertices"),
+        ("0.npz --output x", "0.npz: a graph without vertices"),
         ("graph.npz --output x --json ./x", "--json ./x: would overwrite --output"),
         ("g --json g/meta.json", "--json g/meta.json: would overwrite the graph"),
         ("g --json g/part-00000/indices.npy", "indices.npy: would overwrite the graph"),
