@@ -104,6 +104,8 @@ class SplitBlock(Block):
         Bytes of rows and gradients from other ranks are counted there.
     """
 
+    whole_rows = False
+
     def __init__(
         self, blocks: Sequence[Block], columns: slice, comm: Communicator, counts: Counts
     ) -> None:

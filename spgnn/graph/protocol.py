@@ -252,6 +252,7 @@ class Graph(ABC):
     comm: Communicator | None = None
     vertex_ids: Tensor | None = None
     complete: Callable[[Tensor], Tensor] | None = None
+    whole_rows = True  # are what a layer is given; False where each rank has columns of them
 
     @property
     def bipartite(self) -> bool:

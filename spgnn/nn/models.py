@@ -451,11 +451,11 @@ class Stack(Network):
         own_keys = keys if layer.uses_keys else None
 
         def aggregated() -> Tensor:
-            check_width(type(layer).__name__, layer.takes, "x", width_of(H))
+            takes = layer.takes if on.whole_rows else -1
+            check_width(type(layer).__name__, takes, "x", width_of(H))
             return on.aggregate(layer.aggregation(H, on, None, own_keys))
 
-        Z = agreeing(layer, on.comm, aggregated)
-        Z = layer.update(Z, H, on)
+        Z = layer.update(agreeing(layer, on.comm, aggregated), H, on)
         stages = [*layer.tail(), *self.stages(number, H, on, following)]
         return run_stages(stages, Z, on, layer.shift)
 
