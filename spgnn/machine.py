@@ -172,21 +172,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Machine:
-    """Measured rates of a cluster; docs/machine.md describes each entry of its file.
-
-    Attributes
-    ----------
-    cores : int
-        Processors (or GPUs) of one node.
-    ranks_a_node : int
-        Ranks of one node: rank r is on node r // ranks_a_node.
-    memory : float
-        Bytes each rank may use; 0 if unknown.
-    overlap : float in [0, 1]
-        Share of the shorter of an exchange and a product that is hidden behind the longer.
-    disk : float
-        Bytes a second that a node's disk reads or writes; 0 if unknown.
-    """
+    """Measured rates of a cluster; docs/machine.md describes each entry of its file."""
 
     name: str
     cores: int
@@ -205,13 +191,7 @@ class Machine:
     edges: Edges = Edges()
 
     def edges_of(self, kind: str) -> EdgeRates:
-        """Cost of edges in one kind of layer: ``gat``, ``gatv2`` or ``largest``.
-
-        Raises
-        ------
-        InputError
-            If it was not measured.
-        """
+        """Cost of edges in one kind of layer, ``gat``, ``gatv2`` or ``largest``, if measured."""
         rates: EdgeRates | None = getattr(self.edges, kind)
         if rates is None:
             raise InputError(
@@ -281,13 +261,7 @@ def _read(kind: Any, value: Any, where: str, name: str) -> Any:
 
 
 def write_machine(machine: Machine, path: AnyPath, what: str | None = None) -> None:
-    """Write a machine file.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write a machine file."""
     record = {"format": FORMAT, "version": VERSION, **asdict(machine)}
     with atomic_file(path, what) as file:
         file.write((json.dumps(record, indent=1, allow_nan=False) + "\n").encode())

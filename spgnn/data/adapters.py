@@ -381,8 +381,8 @@ def _rows(name: str, value: Any, rows: int, of: str) -> Tensor:
         return tensor  # its shape is checked with its numbers
     if name in ("x", "y", *MASKS):
         tensor = tensor.to_dense()
-    if name == "x":
-        _check_finite(tensor)
+    if name in ("x", "edge_attr"):
+        _check_finite(name, tensor)
     if not tensor.dim():
         raise InputError(f"{name} must be [{rows} {of}, …], got a scalar")
     if len(tensor) != rows:
@@ -413,8 +413,7 @@ def with_edge_index(data: Any) -> Any:
 
 
 def _graph(name: str, adjacency: CSR, arrays: Mapping[str, Any]) -> Graph:
-    if adjacency.values is not None and not bool(adjacency.values.isfinite().all()):
-        raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
+    _check_finite("A", adjacency, "weight")
     # Undirected means equal to its transpose, in its pattern and its values.
     directed = not adjacency.pattern.is_symmetric
     if not directed and adjacency.values is not None:
@@ -435,9 +434,8 @@ def _features(x: Any) -> Tensor | CSR | None:
         return None
     if scipy.sparse.issparse(x):
         sparse = _block("x", x)
-        values = torch.ones(sparse.nnz) if sparse.values is None else sparse.values
-        _check_finite(values)
-        return sparse.with_values(values)
+        _check_finite("x", sparse)
+        return sparse.with_values(torch.ones(sparse.nnz)) if sparse.values is None else sparse
     try:
         array = np.asarray(_array(x))
     except ValueError:
@@ -445,7 +443,7 @@ def _features(x: Any) -> Tensor | CSR | None:
     if array.dtype.kind not in "fiub":
         raise InputError(f"x must be real numbers, got {array.dtype}")
     dense = torch.from_numpy(np.array(array, array.dtype.newbyteorder("=")))
-    _check_finite(dense)
+    _check_finite("x", dense)
     return dense
 
 
@@ -457,9 +455,16 @@ def _block(what: str, A: Any) -> CSR:
         return CSR.from_scipy(A)
 
 
-def _check_finite(x: Tensor) -> None:
-    if not bool(x.isfinite().all()):
-        raise InputError("x holds a NaN or an infinity; every feature must be a finite number")
+def _check_finite(name: str, numbers: Tensor | CSR, what: str = "feature") -> None:
+    values = numbers.values if isinstance(numbers, CSR) else numbers
+    if values is None or bool((good := values.isfinite()).all()):
+        return
+    first = (~good).nonzero()[0].tolist()
+    value = float(values[tuple(first)])
+    if isinstance(numbers, CSR):
+        first = [ends[first[0]] for ends in numbers.to_scipy().nonzero()]
+    where = ", ".join(map(str, first))
+    raise InputError(f"{name}[{where}] is {value}; every {what} must be a finite number")
 
 
 def _labels(y: Any) -> Tensor | None:

@@ -52,11 +52,6 @@ def block_model(
     from the class of the first with probability `homophily`, from all vertices otherwise. Loops and
     duplicates are dropped and drawn again; where a class is full, edges go anywhere. There are
     about `edges` stored entries, two an edge. Features are as of `drawn_graph`.
-
-    Raises
-    ------
-    InputError
-        If a number makes no sense, or the graph could never fit into memory.
     """
     if vertices < 1 or classes < 1 or edges < 0:
         raise InputError("a block model needs at least one vertex and one class, and edges ≥ 0")

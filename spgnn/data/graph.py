@@ -293,6 +293,18 @@ def labelled(y: Tensor) -> Tensor:
     return present if present.dim() == 1 else present.flatten(1).any(dim=1)
 
 
+def outside_classes(y: Tensor, outputs: Tensor, ids: Tensor | None = None) -> str:
+    """``y of vertex 7 is 9, no class in [0, 3): `` where outputs have no such column, or empty."""
+    columns = outputs.shape[1] if outputs.dim() > 1 else 0
+    if y.is_floating_point() or y[:1].numel() != 1 or columns < 2:
+        return ""
+    rows = (y.reshape(-1) >= columns).nonzero()
+    if not len(rows):
+        return ""
+    where = f"row {int(rows[0])}" if ids is None else f"vertex {int(ids[rows[0]])}"
+    return f"y of {where} is {int(y.reshape(-1)[rows[0]])}, no class in [0, {columns}): "
+
+
 def label_columns(y: Tensor | None) -> int:
     """Classes that single labels speak of, or columns of labels; 0 if there are none."""
     if y is None or (y.dim() == 1 and not len(y)):

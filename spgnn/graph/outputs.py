@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
+from spgnn.data.graph import outside_classes
 from spgnn.errors import InputError
 from spgnn.graph.foreign import MADE, ModelHook, dims_over, takes_hooks
 from spgnn.torch_internals import plain_tensors, tracing, transforms_active
@@ -197,7 +198,11 @@ def _mean(
 ) -> Tensor:
     """The mean of a loss over the rows of all ranks, on every rank. Collective."""
     if loss.__name__ in ("cross_entropy", "nll_loss"):
-        total = loss(*args, **{**kwargs, "reduction": "sum"})
+        try:
+            total = loss(*args, **{**kwargs, "reduction": "sum"})
+        except IndexError as error:
+            why = outside_classes(args[1], args[0])
+            raise InputError(f"{loss.__name__}: {why}{error}") from error
         count = _weight(args[0], args[1], kwargs)
     else:
         each = loss(*args, **{**kwargs, "reduction": "none"})

@@ -202,22 +202,7 @@ def attend_backward(
 
 
 def finish(state: AttentionState, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
-    """Weighted sums and normalisers of rows that have seen all of their nonzeros.
-
-    Parameters
-    ----------
-    state : AttentionState
-        Not changed.
-    dtype : optional
-        Of the sums; that of the state without it.
-
-    Returns
-    -------
-    out : Tensor [rows, heads * width]
-        O / n; zeros for rows without nonzeros.
-    lse : Tensor [rows, heads], dtype of the state
-        m + log n, −∞ for rows without nonzeros.
-    """
+    """Sums O / n of rows that have seen all nonzeros, and m + log n; 0 and −∞ where none are."""
     out, lse = torch.empty_like(state.O, dtype=dtype), torch.empty_like(state.m)
     kernels_for(out).attention_finish(state.m, state.n, state.O, out, lse)
     return out, lse

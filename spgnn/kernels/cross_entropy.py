@@ -24,16 +24,8 @@ def cross_entropy_sum(
     """``Σ log Σ_c exp(X[i, c]) − X[i, target[i]]`` over the rows that count, a scalar.
 
     What ``torch.nn.functional.cross_entropy`` sums, of rows that have a target and are in the mask;
-    others are zeros in the gradient. Differentiable at every order.
-
-    Parameters
-    ----------
-    X : Tensor [n, classes], float32 or float64
-    target : Tensor int64 [n]
-        Negative where there is none.
-    mask : Tensor bool [n], optional
-    divisor : float
-        Of the sum.
+    others are zeros in the gradient. Differentiable at every order. X is float32 or float64 [n,
+    classes], the target int64 [n], negative where there is none, the mask bool [n].
     """
     if not isinstance(X, Tensor) or X.dim() != 2 or X.dtype not in _DTYPES or not X.shape[1]:
         raise InputError(f"X must be float32 or float64 [n, classes], got {described(X)}")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from spgnn.comm import Communicator
-from spgnn.data.graph import labelled
+from spgnn.data.graph import labelled, outside_classes
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.kernels.cross_entropy import cross_entropy_sum
@@ -134,13 +134,19 @@ class FunctionLoss(Loss):
         share = summed / float(weights)
         return share
 
-    def checked(self, outputs: Tensor, mask: Tensor, ids: Tensor) -> tuple[FunctionLoss, set[str]]:
+    def checked(
+        self, outputs: Tensor, masks: Sequence[Tensor], ids: Tensor
+    ) -> tuple[FunctionLoss, set[str]]:
         """The same, by what the function returns, and the torch functions it calls. Collective."""
-        rows = (mask & labelled(self.labels)).nonzero()[:, 0]
+        y, of_class = self.labels, labelled(self.labels)
+        rows = (masks[0] & of_class).nonzero()[:, 0]
         draws = torch.from_numpy(uniform(ids[rows].cpu().numpy(), 0, "checked by loss"))
         rows = rows[draws.argsort().to(rows.device)][:_CHECKED]
+        scored = (torch.stack(list(masks)).any(0) & of_class).nonzero()[:, 0]
+        if outside_classes(y[scored], outputs):  # where it is not learnt, too
+            rows = torch.cat((rows, scored[y[scored].reshape(-1).argmax()][None]))
         first = max(2, _SAMPLED // self.comm.size)
-        tensors = ids, outputs.detach(), self.labels
+        tensors = ids, outputs.detach(), y
         sampled = _of_all([t[rows[:first]] for t in tensors], self.comm)
         more = [t[rows[first:]] for t in tensors]
         ids, outputs, labels = (torch.cat(pair) for pair in zip(sampled, more, strict=True))
@@ -167,14 +173,14 @@ class FunctionLoss(Loss):
         try:
             with _Calls() as calls:
                 whole = _Summed.of(self.function, outputs, labels)
-        except (RuntimeError, ValueError) as error:
-            alike = not labels.is_floating_point() or outputs.shape == labels.shape
-            if alike or isinstance(error, InputError):
-                raise
+        except InputError:
+            raise
+        except Exception as error:
             shapes = [f"[{', '.join(('rows', *map(str, t.shape[1:])))}]" for t in (outputs, labels)]
+            why = outside_classes(labels, outputs, ids)
             raise InputError(
-                f"Trainer(loss=…) fails with outputs {shapes[0]} and y {shapes[1]}: {error}"
-            ) from None
+                f"Trainer(loss=…) fails with outputs {shapes[0]} and y {shapes[1]}: {why}{error}"
+            ) from error
         self._check_halves(whole, ids, outputs, labels)
         # Outputs of a new model are alike, and functions of a mean look as means do.
         spread = _spread(outputs)
@@ -385,6 +391,9 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) 
     total : float
         Vertices that count, over all ranks (:func:`count_labelled`).
     """
+    if bool((below := (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)).any()):
+        row = int(below.nonzero()[0])
+        raise InputError(f"y of row {row} is {int(y[row])}; -1 says that a class is not known")
     return CrossEntropy().share(logits, y, mask, total)
 
 

@@ -132,7 +132,7 @@ class Objective:
         """The same, for outputs [own rows, …] like these of a user's model. Collective."""
         columns = as_table(outputs).shape[1]
         if isinstance(self.loss, FunctionLoss):
-            loss, calls = self.loss.checked(outputs, self.masks[0], ids)
+            loss, calls = self.loss.checked(outputs, self.masks, ids)
             kind, y, threshold = _read(loss.labels, calls, columns, comm)
             metrics = _REPORTED.get(kind, ())
             if kind == "multilabel" and columns == 1:
@@ -140,10 +140,13 @@ class Objective:
             return replace(self, kind=kind, loss=loss, y=y, metrics=metrics, threshold=threshold)
         needed = comm.agree(label_columns(self.y))
         if columns != needed and (self.kind != "softmax" or columns < needed):
-            what = "classes" if self.kind == "softmax" else "columns"
+            what = f"{needed} columns"
+            if self.kind == "softmax":
+                vertex = _vertex_with(self.y == needed - 1, ids, comm)
+                what = f"{needed} classes (vertex {vertex} is of class {needed - 1})"
             raise InputError(
                 f"--loss {self.kind}: the model returns {plural(columns, 'number')} a vertex, and "
-                f"y has {needed} {what}; other losses are functions (loss=F.…)"
+                f"y has {what}; other losses are functions (loss=F.…)"
             )
         return self
 
@@ -198,10 +201,18 @@ def objective_on(loss: Aim | str | LossFunction, graph: DistVertices, seed: int 
     named = isinstance(loss, Aim | str)
     aim = loss if isinstance(loss, Aim) else Aim(loss=cast(Any, loss)) if named else Aim()
     name, y, comm = graph.data_name, getattr(graph, "y", None), graph.comm
-    if y is None:
-        raise InputError(f"{name} has no labels: give distribute y, or write a Task")
+    data = VertexData(**{mask: getattr(graph, mask, None) for mask in MASKS})
+
+    def labels_there() -> Tensor:
+        data.check_vertices(rows := len(graph.vertex_ids), name)
+        if y is None or len(y) != rows:
+            what = "no labels" if y is None else f"{len(y)} labels, but {rows} vertices here"
+            raise InputError(f"{name} has {what}: give distribute y, or write a Task")
+        return cast(Tensor, y)
+
+    y = comm.on_every_rank(labels_there)
     if not y.is_floating_point():
-        _check_integers(y, name, aim.loss if named else None, comm)
+        _check_integers(y, name, aim.loss if named else None, graph.vertex_ids, comm)
     labels = y
     if y.dim() == 2 and y.shape[1] == 1 and y.dtype in (torch.int32, torch.int64):
         y = y[:, 0]  # as OGB has classes
@@ -211,7 +222,6 @@ def objective_on(loss: Aim | str | LossFunction, graph: DistVertices, seed: int 
         y = torch.where(y > UNKNOWN, as_table(y).double(), torch.nan)
     elif named:
         y = y.long() if y.dim() == 1 else as_table(y).to(torch.int8)
-    data = VertexData(y=y, **{mask: getattr(graph, mask, None) for mask in MASKS})
     if data.splits > 1:
         raise InputError(f"{name} has {data.splits} splits: distribute(…, split=0) takes one")
     masks = masks_of(data, graph.vertex_ids, y, seed)
@@ -242,7 +252,15 @@ def _are_binary(y: Tensor, comm: Communicator) -> bool:
     return not comm.agree(int(bool((known_labels(y) & (y != 0) & (y != 1)).any())))
 
 
-def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) -> None:
+def _vertex_with(chosen: Tensor, ids: Tensor, comm: Communicator) -> int:
+    """The largest number of a vertex, on any rank, of which something is true. Collective."""
+    numbers = ids[chosen.flatten(1).any(1) if chosen.dim() > 1 else chosen]
+    return comm.agree(int(numbers.max()) if len(numbers) else -1)
+
+
+def _check_integers(
+    y: Tensor, name: str, loss: str | None, ids: Tensor, comm: Communicator
+) -> None:
     """Refuse integers that would be lost: −1 says that a label is not known, and so does −100."""
     y = y if y.dtype.is_signed else y.int()
     below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
@@ -251,9 +269,12 @@ def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) 
     comm.all_reduce(present, "max").wait()
     smaller, unknown, zeros, ones, larger = present.tolist()
     if smaller or (unknown and ones and not zeros and not larger):
+        got = "these are -1 and 1"
+        if smaller:
+            got = f"that of vertex {_vertex_with(below, ids, comm)} is smaller"
         raise InputError(
-            f"{name}: of integers y, -1 says that a label is not known, and these are "
-            f"{'smaller ones' if smaller else '-1 and 1'}: give floating numbers, y.float()"
+            f"{name}: of integers y, -1 says that a label is not known, and {got}: "
+            "give floating numbers, y.float()"
         )
     if larger and y.dim() > 1 and y.shape[1] > 1 and loss in ("auto", "multilabel"):
         raise InputError(f"--loss multilabel needs labels 0 and 1; those of {name} are others")

@@ -49,11 +49,11 @@ EYE, TWO = sp.eye_array(3), [[0, 0], [1, 1]]
 BAD = [
     (lambda: from_scipy(sp.csr_array((2, 3))), "as many rows as columns"),
     (lambda: from_scipy(np.eye(3)), "a graph is a sparse matrix of two dimensions, got ndarray"),
-    (lambda: from_scipy(EYE * np.nan), "every weight must be a finite number"),
+    (lambda: from_scipy(EYE * np.nan), r"A\[0, 0\] is nan; every weight"),
     (lambda: from_scipy(EYE * 1j), "edge weights must be real numbers, got complex128"),
     (lambda: from_scipy(EYE * 1e300), r"graph: entry \(0, 0\) is .*; it must be a weight"),
     (lambda: from_scipy(EYE * 1e-300), r"graph: entry \(0, 0\) is .*; it must be a weight"),
-    (lambda: from_scipy(EYE, x=np.full((3, 1), np.nan)), "every feature must be a finite number"),
+    (lambda: from_scipy(EYE, x=np.full((3, 1), np.nan)), r"x\[0, 0\] is nan; every feature"),
     (lambda: from_scipy(EYE, x=np.array([["a"]] * 3)), "x must be real numbers, got <U1"),
     (lambda: from_scipy(EYE, x=EYE * 1j), "x must be real numbers, got complex128"),
     (lambda: from_scipy(EYE, y=np.zeros((3, 4, 1), int)), r"y must be labels .* int64 \[3, 4,"),

@@ -502,10 +502,7 @@ LOSSES = [
     (torch.nn.CrossEntropyLoss(reduction="none"), NO_SCALAR),
     (lambda out, y: (out.sum(), 1, 2), NO_SCALAR),
     (lambda out, y: F.cross_entropy(out, y).detach(), "depends on the model's outputs"),
-    (
-        lambda out, y: (F.cross_entropy(out, y, reduction="none") * REAL[:TRAIN]).mean(),
-        "any of the",
-    ),
+    (lambda out, y: (F.cross_entropy(out, y, reduction="none") * REAL[:TRAIN]).mean(), "any of"),
 ]
 
 
@@ -679,7 +676,7 @@ def refused_models(rank):
         (lambda out: out[:1, 0][0], {}, "a row for each own vertex"),
         (lambda out: out.argmax(1), {}, "floating numbers"),
         (lambda out: out[:, 0].squeeze(), {"loss": logistic}, r"squeeze\(-1\)"),
-        (lambda out: out[:, :2], {}, "returns 2 numbers a vertex, and y has 3 classes"),
+        (lambda out: out[:, :2], {}, r"and y has 3 classes \(vertex \d+ is of class 2"),
         (lambda out: out[:, 0], {}, "returns 1 number a vertex, and y has 3 classes"),
     ):
         with pytest.raises(InputError, match=words):
@@ -697,13 +694,17 @@ def refused_models(rank):
     with pytest.raises(InputError, match=r"squeeze\(-1\)"):
         spgnn.Trainer(Mean((6, 1)), graph, loss=F.mse_loss).fit(1)
     for y, loss, words in (
-        (CLASSES * 2 - 4, "auto", "these are smaller ones: give floating numbers"),
+        (CLASSES * 2 - 4, "auto", r"vertex \d+ is smaller: give floating numbers"),
+        (CLASSES * 3, F.cross_entropy, r"y of vertex \d+ is [36], no class in \[0, 3\)"),
         (CLASSES % 2 * 2 - 1, F.soft_margin_loss, "these are -1 and 1: give floating numbers"),
         (CLASSES[:, None] * WEIGHT.long(), "auto", "needs labels 0 and 1"),
     ):
-        graph = spgnn.distribute(SimpleNamespace(y=y, **GRAPH))
+        graph = spgnn.distribute(SimpleNamespace(y=y, **GRAPH), partition=[0] * (N - 1) + [1])
         with pytest.raises(InputError, match=words):
-            spgnn.Trainer(Mean((6, 3)), graph, loss=loss)
+            spgnn.Trainer(Mean((6, 3)), graph, loss=loss).fit(1)
+    graph.train_mask = graph.train_mask[rank:]  # of one rank alone
+    with pytest.raises(InputError, match=r"train_mask must be bool \[1\] .* got bool \[0\]"):
+        spgnn.Trainer(Mean((6, 3)), graph)
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
@@ -712,8 +713,6 @@ def test_outputs_and_labels_that_do_not_fit_are_refused():
 
 
 class Nothing(Task):
-    """A task."""
-
     def loss(self, epoch):
         raise NotImplementedError
 
