@@ -50,6 +50,11 @@ def recorder(node: type[Function]) -> Callable[..., Any]:
 transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 # True while ``torch.jit.trace`` records; its own word is not typed.
 tracing: Callable[[], object] = torch._C._get_tracing_state
+# Looked up once: a chain of attributes takes as long as the call.
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
 def transformed() -> bool:
@@ -64,11 +69,11 @@ def traced() -> bool:
 
 def watched(*arguments: object) -> bool:
     """True if autograd, a transform or a tracer records operations on these."""
-    if torch.compiler.is_compiling() or transforms_active() or forward_ad._current_level >= 0:
+    if is_compiling() or transforms_active() or forward_ad._current_level >= 0:
         return True
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for argument in arguments:
-            if isinstance(argument, Tensor) and argument.requires_grad:
+            if argument is not None and isinstance(argument, Tensor) and argument.requires_grad:
                 return True
     return False
 
@@ -77,12 +82,12 @@ def operators_seen(tensor: Tensor) -> bool:
     """True if a transform, mode, profiler, subclass or the dispatcher sees calls of operators."""
     return (
         type(tensor) is not Tensor
-        or tensor.is_neg()
+        or dispatch_modes() > 0
+        or function_modes() > 0
+        or profiled()
+        or tracing() is not None
         or transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._autograd._profiler_enabled()
-        or torch._C._get_tracing_state() is not None
+        or tensor.is_neg()
     )
 
 

@@ -35,7 +35,6 @@ from spgnn._native import (
     scatter_add_rows,
     sddmm,
     spmm,
-    spmm_if_plain,
     update_rows,
     update_rows_backward,
 )

@@ -80,7 +80,7 @@ class Keeper:
             return X.new_empty(shape)
         nbytes = prod(shape) * X.element_size()
         if nbytes < SMALLEST:
-            return X.new_empty(shape)
+            return X.new_empty(*shape)  # torch reads a tuple for half a microsecond
         # Torch keeps the array, which keeps the lease, as long as any tensor has this storage.
         storage = torch.from_numpy(self.take(nbytes)).untyped_storage()
         strides = [prod(shape[place + 1 :]) for place in range(len(shape))]

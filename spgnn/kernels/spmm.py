@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spgnn._native import spmm_if_plain
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_block, check_dense, check_is, check_out
 from spgnn.kernels.library import Operator, Writer, kernels_for, with_batch
@@ -145,23 +146,16 @@ def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) ->
 
 def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor | None:
     """The product where nobody watches and all fits, else ``None``: then the long way says why."""
-    values, row_scale, col_scale = A.values, A.row_scale, A.col_scale
-    if (
-        watched(X, out, values, row_scale, col_scale)
-        or operators_seen(X)
-        or X.dim() != 2
-        or (out is None and accumulate)
-    ):
+    pattern, values, row_scale, col_scale = A.pattern, A.values, A.row_scale, A.col_scale
+    if watched(X, out, values, row_scale, col_scale) or operators_seen(X) or not X.is_cpu:
         return None
-    multiply = getattr(kernels_for(X), "spmm_if_plain", None)
-    if multiply is None:
-        return None
-    pattern = A.pattern
     if out is None:
+        if accumulate or X.dim() != 2:
+            return None
         out = new_rows(pattern.shape[0], X)
-    block = pattern.indptr, pattern.indices, values, row_scale, col_scale, pattern.shape[1]
     scaled = None if col_scale is None else _scaled_rows(pattern.indices, col_scale, X)
-    return out if multiply(*block, X, out, accumulate, scaled) else None
+    block = pattern.indptr, pattern.indices, values, row_scale, col_scale, pattern.shape[1]
+    return out if spmm_if_plain(*block, X, out, accumulate, scaled) else None
 
 
 def _scaled_rows(indices: Tensor, col_scale: Tensor | None, X: Tensor) -> Tensor | None:
