@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.autograd import Operands, as_given, product
 from spgnn.comm import Communicator, Mesh, connect
-from spgnn.errors import InputError
+from spgnn.errors import InputError, unknown
 from spgnn.exchange import Algorithm, Executor, Plan, Stage, build
 from spgnn.exchange.needs import Needs
 from spgnn.exchange.plan import Hop, Volume
@@ -90,7 +90,7 @@ class Halo:
         """
         if not isinstance(group, Communicator):
             on_gpu = isinstance(edge_index, Tensor) and edge_index.is_cuda
-            group = connect(group=group, device="cuda" if on_gpu else "cpu")
+            group = connect(group=group, device="auto" if on_gpu else "cpu")
         comm: Communicator = group
 
         def owners() -> tuple[OwnedIds, OwnedIds]:
@@ -114,17 +114,8 @@ class Halo:
         """Plan again, for other edges of the same vertices and owners. Collective.
 
         In place: a backward of what was computed before still goes the old way. Takes two passes
-        over the edges and one exchange of the ids that are needed.
-
-        Parameters
-        ----------
-        edge_index : Tensor int64 or int32 [2, e]
-            As of :meth:`build`.
-
-        Raises
-        ------
-        InputError
-            As of :meth:`build`; the halo stays as it was.
+        over the edges and one exchange of the ids that are needed. Edges that :meth:`build` would
+        refuse are refused, and the halo stays as it was.
         """
         comm, sources, targets = self.comm, self._sources, self._targets
 
@@ -182,18 +173,10 @@ class Halo:
         return _exchanged(self._map, x)
 
     def adjoint(self, g: Tensor) -> Tensor:
-        """The transpose: rows of a halo, added up at their owners. Collective.
+        """The transpose: rows of a halo, [own + received, …], added up at owners. Collective.
 
         Differentiable at every order. Of booleans it is ``or``; float16 and bfloat16 are added in
         float32 and rounded once.
-
-        Parameters
-        ----------
-        g : Tensor [own + received, …]
-
-        Returns
-        -------
-        Tensor [own, …]
         """
         return _exchanged(self._map.T, g)
 
@@ -234,6 +217,10 @@ class Halo:
             Fields of :class:`spgnn.exchange.Algorithm`, as ``cover``, ``node_size``, ``c``; a cover
             may be ``"auto"``, as by default.
         """
+        names = [field.name for field in fields(Algorithm)]
+        for name in how:
+            if name not in names:
+                raise unknown("halo.matrix(…)", name, names)
         is_open = how.get("cover", "auto") == "auto"
         algorithm = Algorithm(**({**how, "cover": "column"} if is_open else how))
         products = algorithm.for_products if is_open and self.comm.size > 1 else algorithm
@@ -249,8 +236,8 @@ class Halo:
 
         def block() -> CSR:
             algorithm.check(comm.size)
-            if values is not None and values.shape != starts.shape:
-                raise InputError(f"values must be [{len(starts)}], one for each edge")
+            if values is not None and getattr(values, "shape", None) != starts.shape:
+                raise InputError(f"values must be a tensor [{len(starts)}], one for each edge")
             order = torch.argsort(ends, stable=True)
             columns = torch.from_numpy(self._numbers)[starts[order]]
             indptr = torch.zeros(self.own_targets + 1, dtype=torch.int64, device="cpu")
@@ -263,6 +250,12 @@ class Halo:
         layout, of_rows = self._sources.layout, self._targets.layout
         A = DistMatrix.build(mine, layout, mesh, row_layout=of_rows, algorithm=algorithm)
         return A.to(self.local_edge_index.device)
+
+    def __repr__(self) -> str:
+        place = f"rank {self.comm.rank} of {self.comm.size}"
+        return (
+            f"Halo(own={self.own}, received={self.received}, targets={self.own_targets}, {place})"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Halo:
         # Of a module that has one: both have this plan, and each is planned again by itself.
@@ -286,7 +279,11 @@ class OwnedIds:
             if owner.sizes.max() >= INT32_LIMIT:
                 raise InputError(f"{name} gives a rank {owner.sizes.max()} ids; at most 2^31 - 1")
             return cls(owner)
-        labels = owner.detach().cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+        try:
+            array = owner.detach().cpu().numpy() if isinstance(owner, Tensor) else owner
+            labels = np.asarray(array)
+        except (TypeError, ValueError):
+            raise InputError(f"{name} must be one rank for each id, got a ragged list") from None
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) >= INT32_LIMIT:
             raise InputError(
                 f"{name} must be integers [vertices], fewer than 2^31, or a RowLayout, got "

@@ -27,15 +27,10 @@ def matrix_of(comm: Communicator, weighted: bool, scaled: bool, exchange: str) -
     own = slice(*layout.range(comm.rank))
     block = block_row(random_matrix(N, 0.15, 3, weighted=weighted), own.start, own.stop)
     scale = torch.linspace(1, 2, N, dtype=torch.float64)[own].clone() if scaled else None
-    return DistMatrix.build(
-        block.with_scales(scale, None),
-        layout,
-        Mesh.grid(comm),
-        algorithm=Algorithm(
-            exchange=exchange.removesuffix(", relays"), relays="relays" in exchange
-        ),
-        column_scale=scale,
-    )
+    kind, _, relays = exchange.partition(", ")
+    block, algorithm = block.with_scales(scale, None), Algorithm(exchange=kind, relays=bool(relays))
+    mesh = Mesh.grid(comm)
+    return DistMatrix.build(block, layout, mesh, algorithm=algorithm, column_scale=scale)
 
 
 def check_halo(rank: int, weighted: bool, scaled: bool, exchange: str) -> None:
@@ -373,8 +368,11 @@ def bad_inputs(rank: int) -> list[str]:
         lambda: halo(odd(torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.complex64))),
         lambda: halo.adjoint(x),
         lambda: halo.adjoint(torch.zeros(4, dtype=torch.uint16)),
-        lambda: halo.matrix(odd(None, torch.zeros(3))),
+        lambda: halo.matrix(odd(None, [1.0, 2.0, 3.0])),
         lambda: halo.matrix(cover="any"),
+        lambda: halo.matrix(covers="row"),
+        lambda: build(owner=odd(OWNER, [[0], [1, 2]])),
+        lambda: connect(device="cuda"),
         lambda: odd(halo, again)(x),
         lambda: halo.adjoint(x.new_zeros(2 + halo.received, 3)) if rank == 1 else halo(x),
     ]
@@ -411,8 +409,11 @@ ranks do not agree on width of the operand of a product: (2, 3) on ranks 0, 2; (
 ranks do not agree on dtype of the operand of a product (and on width): torch.float32 on ranks 0, 2
 the operand has shape [2, 3]
 rows of torch.uint16 cannot be added up
-values must be [2], one for each edge
+values must be a tensor [2], one for each edge
 choose one of column, row, minimum
+halo.matrix(…) covers: choose one of algo, c, exchange, cover
+owner must be one rank for each id
+device cuda: these ranks are connected with cpu
 ranks do not agree on plan of the operand of a product: 'planned in call
 ranks do not agree on direction of the operand of a product: 'forward' on ranks 0, 2; 'adjoint'
 """

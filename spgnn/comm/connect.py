@@ -59,7 +59,7 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
     Works under torchrun, the local launcher, mpiexec and srun. Where torch.distributed has a
     process group already, it is taken, as with ``group=torch.distributed.group.WORLD``. A process
     started by none of them, and without a group, is a job of one rank. A second call returns the
-    same communicator.
+    same communicator, and refuses another device.
 
     From then on an exception that nothing catches ends all ranks with this rank's message, and a
     rank that comes to its end leaves the job by itself.
@@ -102,6 +102,8 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
     if comm is None:
         comm = _connect(backend, device)
         join(comm)
+    elif device not in ("cpu", "auto", comm.device.type):
+        raise InputError(f"device {device}: these ranks are connected with {comm.device.type}")
     return comm
 
 

@@ -57,7 +57,8 @@ def visit(group: Any, device: str) -> Communicator:
         guests.add(visitor)
         return visitor
     if not dist.is_initialized():
-        raise InputError("group: torch.distributed has no process group, or no longer")
+        kind = "" if isinstance(group, dist.ProcessGroup) else f"{type(group).__name__}: "
+        raise InputError(f"group: {kind}torch.distributed has no process group, or no longer")
     if inherited and inherited[0]() is dist.group.WORLD:
         raise InputError(
             "group: this process is a fork of one with a process group, which forks cannot use; "

@@ -144,6 +144,8 @@ def distribute(
     """
     if comm is not None and group is not None:
         raise InputError("comm= and group=: give one of them")
+    if not isinstance(comm, Communicator | None):
+        raise InputError(f"comm= is what spgnn.connect() returned, not a {type(comm).__name__}")
     comm, name = comm or connect(backend, device or "cpu", group), str(name)
     rows: Cover = "column" if cover == "auto" else cover
     algorithm = Algorithm(algo, c, exchange, rows, node_size, groups=groups, relays=relays)
