@@ -60,7 +60,7 @@ def products(rank: int, every: int, shares, every_share: int, sizes, every_node:
 @pytest.mark.parametrize(
     ("ranks", "how"),
     [
-        pytest.param(ranks, how, marks=pytest.mark.slow if ranks > 6 else ())
+        pytest.param(ranks, how, marks=pytest.mark.slow if ranks > 4 else ())
         for ranks, *how in STARTS
     ],
 )

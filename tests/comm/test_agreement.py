@@ -314,18 +314,14 @@ def test_nccl_is_told_how_long_to_wait(monkeypatch):
 
 
 @needs_mpi
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "backend", "words"),
     [
         ("exit", "gloo", SILENT["exit"]),
-        *(
-            pytest.param(how, backend, words, marks=pytest.mark.slow)
-            for how, backend, words in [
-                ("fewer", "mpi", SILENT["fewer"]),
-                ("exit", "mpi", SILENT["exit"]),
-                ("widths", "mpi", "ranks do not agree on call 2 of group world: alltoallv("),
-            ]
-        ),
+        ("fewer", "mpi", SILENT["fewer"]),
+        ("exit", "mpi", SILENT["exit"]),
+        ("widths", "mpi", "ranks do not agree on call 2 of group world: alltoallv("),
     ],
 )
 def test_mpiexec_ends_with_one_line(how, backend, words):

@@ -270,7 +270,8 @@ def run_in_fresh_ranks(folder: Path, ranks: int, program: str, *arguments: str) 
     assert ended.status == 0, ended
 
 
-@pytest.mark.parametrize("ranks", [2, *slow(4)])
+@pytest.mark.slow  # the next one imports more after connecting, and ends by the same close
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
     """A module of torch that is first imported after connecting may keep the process group.
 

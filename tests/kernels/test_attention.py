@@ -145,12 +145,11 @@ def test_long_rows_on_any_threads(instruction_set, threads, kind, dtype, heads, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("drops", [False, True])
-def test_derivatives(kind, drops):
-    pattern = random_block(6, 7, [3, 0, 5, 1, 2, 4], 4).pattern
+def test_second_derivatives(kind, drops):
+    pattern = random_block(4, 4, [3, 0, 1, 4], 4).pattern
     make, _ = KINDS[kind]
-    operands = [a.requires_grad_() for a in make(pattern, 2, 3, torch.float64, True)]
+    operands = [a.requires_grad_() for a in make(pattern, 2, 2, torch.float64, True)]
     dropout = some_dropout(pattern) if drops else None
-    assert torch.autograd.gradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)
     assert torch.autograd.gradgradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)
     operands[3] = None
     assert torch.autograd.gradgradcheck(lambda *a: fused(kind, pattern, a, dropout), operands)

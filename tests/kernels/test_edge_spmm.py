@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import gradgradcheck
 
 from spgnn.errors import InputError
 from spgnn.kernels import edge_add as add_ends
@@ -91,17 +91,11 @@ def test_values_and_gradients(op, reduce, shape):
             torch.testing.assert_close(got, wanted)
 
 
-@pytest.mark.parametrize(("op", "reduce", "shape"), cases())
-def test_derivatives_of_both_orders(op, reduce, shape):
+@pytest.mark.parametrize(("op", "reduce", "shape"), [c for c in cases() if c[0] != "copy"])
+def test_second_derivatives(op, reduce, shape):
     pattern = some_pattern([3, 0, 2, 1], 5)
-    leaves = [t.requires_grad_() for t in operands(pattern, op, shape) if t is not None]
-
-    def product(*given):
-        return edge_spmm(pattern, given[0] if op != "copy" else None, given[-1], op, reduce)
-
-    assert gradcheck(product, leaves)
-    if op != "copy" and any(t.requires_grad for t in leaves):
-        assert gradgradcheck(product, leaves)
+    leaves = [t.requires_grad_() for t in operands(pattern, op, shape, width=2)]
+    assert gradgradcheck(lambda X, values: edge_spmm(pattern, X, values, op, reduce), leaves)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -203,9 +203,8 @@ def check(rank: int, kind: str, algorithm: Algorithm) -> int:
 @pytest.mark.parametrize(
     ("ranks", "algorithm"),
     [
-        (1, Algorithm()),
-        (4, Algorithm(cover="minimum")),
-        (4, Algorithm("1.5d", 2)),
+        (4, Algorithm("1.5d", 2, cover="minimum")),
+        pytest.param(1, Algorithm(), marks=pytest.mark.slow),
         pytest.param(4, Algorithm("1.5d", 4), marks=pytest.mark.slow),
         pytest.param(6, Algorithm("1.5d", 2), marks=pytest.mark.slow),
     ],

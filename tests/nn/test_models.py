@@ -152,8 +152,9 @@ def check_dropout(rank: int) -> list[list[float]]:
         assert torch.equal(before, model(graph.x, graph))
         model.train()
         found.append(train(model, graph, 3))
-        again = made(ours, case, dropout=0.4, **residual, seed=2)
-        assert found[-1] == train(again, graph, 3), case
+        if connect().size == 1:
+            again = made(ours, case, dropout=0.4, **residual, seed=2)
+            assert found[-1] == train(again, graph, 3), case
     return found
 
 
