@@ -55,6 +55,12 @@ settings.load_profile("same")
 providers.is_local_module_file = lambda file: False  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """What torch imports to compile for the first time, before ranks are forked that do."""
+    torch.compile(torch.relu, backend="aot_eager")(torch.ones(1, requires_grad=True))
+
+
 # Tables and help are as wide, and as plain, whatever terminal tests are started from.
 TERMINAL = {"COLUMNS": "80", "LINES": "25", "TERM": "dumb"}
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")

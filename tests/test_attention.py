@@ -350,5 +350,5 @@ def check_compiled(comm: Communicator) -> None:
 @pytest.mark.parametrize(
     "check", [check_refused, check_once, check_edges_in_groups, check_compiled]
 )
-def test_refusals_ids_and_compiled_graphs(check):
-    run_ranks(lambda rank: check(connect()), 4)
+def test_refusals_ids_and_compiled_graphs(check, compiler):
+    run_ranks(lambda rank: check(connect()), 2 if check is check_compiled else 4)

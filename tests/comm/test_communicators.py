@@ -270,20 +270,11 @@ def run_in_fresh_ranks(folder: Path, ranks: int, program: str, *arguments: str) 
     assert ended.status == 0, ended
 
 
-@pytest.mark.slow  # the next one imports more after connecting, and ends by the same close
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_no_thread_of_gloo_outlives_training(tmp_path, ranks):
+def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     """A module of torch that is first imported after connecting may keep the process group.
 
     Some take it as a default argument.
     """
-    data = ["--dataset", str(write_dataset(tmp_path / "graph.npz")), "--partition", "random"]
-    options = ["--threads", "1", "--epochs", "1", "--algo", "1.5d", "--c", "2"]
-    program = "from spgnn.train.run import main\nmain()\nassert threads() == 0"
-    run_in_fresh_ranks(tmp_path, ranks, program, *data, *options)
-
-
-def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     readme = (ROOT / "README.md").read_text()
     program = "\n".join(part.split("```")[0] for part in readme.split("```python\n")[1:])
     assert "close" not in program

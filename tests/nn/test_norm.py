@@ -211,7 +211,7 @@ def test_one_vertex_has_no_variance():
     torch.testing.assert_close(norm(x, comm), x / (1 + 1e-5) ** 0.5)
 
 
-def test_norms_are_compiled_whole_on_ranks():
+def test_norms_are_compiled_whole_on_ranks(compiler):
     def body(rank: int) -> None:
         x, norm = torch.randn(6 + rank, 3, requires_grad=True), BatchNorm(3)
         compiled = torch.compile(copy.deepcopy(norm), backend="aot_eager", fullgraph=True)

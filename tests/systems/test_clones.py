@@ -153,7 +153,7 @@ def test_bytes_are_those_of_the_formula():
 
 def trainings(path: str, *, sparse: bool) -> list[TrainConfig]:
     """Everything that counts vertices, or reads rows of its own."""
-    options = {"epochs": 3, "hidden": 8, "dtype": "float64", "dropout": 0.3, "seed": 1}
+    options = {"epochs": 2, "hidden": 8, "dtype": "float64", "dropout": 0.3, "seed": 1}
     base = TrainConfig.of(dataset=path, algo="vertex-cut", partition="random", **options)
     if sparse:
         return [base.but(norm="graph"), base.but(model="sage", input_dropout=False)]

@@ -119,12 +119,12 @@ def trained_like(kind: str) -> torch.nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("ranks", "weighted"), [(3, False), (2, True)])
-def test_what_an_update_reaches_is_what_the_new_graph_makes(ranks, weighted):
+def test_what_an_update_reaches_is_what_the_new_graph_makes():
     """Every kind of layer, several updates between two calls, and parameters that change."""
+    ranks = 3
 
     def body(rank: int) -> dict:
-        ours = Changing(1, weighted=weighted)
+        ours = Changing(1, weighted=True)
         graph = ours.graph(partition="random")
         kinds = {name: trained_like(name) for name in models()}
         served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
@@ -411,7 +411,7 @@ def any_models() -> dict[str, tuple[int | None, torch.nn.Module]]:
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_models_of_any_kind_follow(ranks, monkeypatch):
     """With features of edges, new vertices, other attributes; on the graph that rows depend on."""
     fields = []

@@ -108,9 +108,10 @@ def test_history_is_that_of_memory(ranks, expected, tmp_path):
     """On one rank in memory, on two from files; bytes read and written are those planned."""
     path, memory = expected
     where = {"chunks": 3} if ranks == 1 else {"chunks": 4, "spill": str(tmp_path)}
-    flags = [{**case, **where, "dataset": str(path)} for case in CASES]
+    # Where rows are is the same for every model.
+    flags = [{**case, **where, "dataset": str(path)} for case in CASES[:: 4 if ranks == 1 else 1]]
     for disk in run_ranks(reports, ranks, flags):
-        for one, other in zip(memory, disk, strict=True):
+        for one, other in zip(memory[:: 4 if ranks == 1 else 1], disk, strict=True):
             check_equal(one["history"], other["history"])
             assert ("operand" in other["storage"]["on_disk"]) == (ranks > 1)
 
