@@ -513,4 +513,6 @@ def _tensor(name: str, value: Any) -> Tensor:
         kind = type(value).__name__
         if isinstance(value, list | tuple):
             kind += " with other things than numbers, or with rows of different lengths"
+        elif isinstance(value, np.ndarray | np.generic):
+            kind += f" of {value.dtype}, not of numbers"
         raise InputError(f"{name} must be a tensor, got a {kind}") from None

@@ -126,7 +126,8 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
     kind = kind_of(data)
     arrays = {key: value for key, value in apart.items() if value is not None}
     if arrays and kind != "scipy":
-        raise InputError(f"{next(iter(arrays))}= belongs to a SciPy matrix; this data has its own")
+        other = "this data has its own, or gets it by dataclasses.replace(load_dataset(…), …)"
+        raise InputError(f"{next(iter(arrays))}= belongs to a SciPy matrix; {other}")
     match kind:
         case _ if kind in DATA:
             raise InputError(f"this takes graphs of one vertex type, not a {kind}")

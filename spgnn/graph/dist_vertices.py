@@ -208,7 +208,8 @@ class DistVertices(ABC):
         """Rows [any, …] of all ranks, one rank's after another's, detached, on all. Collective.
 
         For scores that need all at once: ``roc_auc_score(graph.all_gather(labels),
-        graph.all_gather(scores))``.
+        graph.all_gather(scores))``. Not in the order of the data, unlike `gather`: row i of own
+        rows is that of ``graph.all_gather(graph.vertex_ids)[i]``.
         """
         shape = tuple(rows.shape[1:]) if rows.dim() else None
         self.comm.check_agreement("all_gather", width=shape, dtype=rows.dtype)

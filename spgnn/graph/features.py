@@ -56,7 +56,10 @@ Features = Tensor | CSR | Propagated
 
 def width_of(H: Features) -> int:
     """Columns of features, however they are stored."""
-    return int((H.AX_local if isinstance(H, Propagated) else H).shape[1])
+    shape = (H.AX_local if isinstance(H, Propagated) else H).shape
+    if len(shape) < 2:
+        raise InputError(f"features must be [rows, f], got {list(shape)}: one is x[:, None]")
+    return int(shape[1])
 
 
 def times(H: Tensor | CSR, W: Tensor) -> Tensor:

@@ -55,7 +55,8 @@ def _check_numbers(name: str, array: Tensor | None, X: Tensor) -> None:
     if array.dtype != SUM_DTYPE[X.dtype]:
         raise InputError(
             f"{name} of the block must be {SUM_DTYPE[X.dtype]} for X of {X.dtype}, "
-            f"got {array.dtype}; A.to({X.dtype}) has it, or graph.to({X.dtype})"
+            f"got {array.dtype}: give X.to({array.dtype}), or take A.to({X.dtype}), or "
+            f"graph.to({X.dtype}) and a model of that dtype"
         )
     if name != "values" and array.requires_grad and torch.is_grad_enabled():
         raise InputError(f"{name} of a block is a constant; it cannot require a gradient")

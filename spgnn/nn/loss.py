@@ -275,7 +275,8 @@ class _Summed(NamedTuple):
             )
         gradient = None
         if loss.requires_grad:
-            (gradient,) = torch.autograd.grad(loss.sum(), leaf, allow_unused=True)
+            ones = torch.ones_like(loss)
+            (gradient,) = torch.autograd.grad(loss, leaf, ones, allow_unused=True)
         if gradient is None:
             raise InputError("Trainer(loss=…) must return what depends on the model's outputs")
         times = 1 if weighted else len(outputs)

@@ -41,6 +41,7 @@ PARTS: list[tuple[Callable[[], object], str]] = [
         "needs track",
     ),
     (lambda: ours.GCNConv(7, 3)(X, ALONE), "GCNConv: the layer takes 7 columns, x has 5"),
+    (lambda: ours.GCNConv(7, 3)(X[:, 0], ALONE), r"features must be \[rows, f\], got \[2\]"),
     (lambda: ours.SAGEConv((7, 5), 3)(X, ALONE), "SAGEConv: the layer takes 7 columns, x has 5"),
     (lambda: ours.GATConv(3, 4)(X, ALONE), "GATConv: the layer takes 3 columns, x has 5"),
     (lambda: ours.GINConv(nn.Linear(3, 4))(X, ALONE), "GINConv: the layer takes 3 columns, x has"),

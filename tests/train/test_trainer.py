@@ -435,6 +435,7 @@ def on_labels(rank, ranks):
         plain = isinstance(loss, str | torch.nn.Module)
         model = Mean((6, width), after)
         trainer = spgnn.Trainer(model, graph, loss=loss if plain else noting, lr=0.05)
+        assert "val_loss" in trainer.evaluate()  # before any epoch
         history = trainer.fit(2)
         for labels in seen:
             assert labels.dtype == y.dtype
