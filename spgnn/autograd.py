@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import CommunicationError, Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
@@ -95,7 +95,7 @@ class Operands:
     def _compare(self, dense: Any, wrong: str, facts: dict[str, object]) -> None:
         what = "the operand of a product"
         if wrong:  # perhaps on this rank alone: the others hear of it, and wait for no rows
-            with suppress(InputError):
+            with suppress(InputError, CommunicationError):
                 self._comm.check_agreement(what, shape=wrong)
             return
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()

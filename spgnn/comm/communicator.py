@@ -56,8 +56,8 @@ class Pending:
 class Communicator(ABC):
     """A group of ranks that exchange tensors; every call counts its bytes in :attr:`ledger`.
 
-    All operations are collective over the group. Tensors must be contiguous; autograd does not see
-    what is written to them. Messages longer than :attr:`message_limit` bytes are split.
+    All operations are collective over the group, and refused once one has failed. Tensors must be
+    contiguous; autograd does not see what is written to them. Messages longer than :attr:`message_limit` bytes are split.
 
     Attributes
     ----------
@@ -78,6 +78,7 @@ class Communicator(ABC):
     moves_cuda = False
     message_limit = MESSAGE_LIMIT
     _apart: Communicator | None = None
+    _broken = ""  # the line of the first call that failed: ranks are out of step since
 
     def __init__(self, rank: int, job: Job, group: Group) -> None:
         self.rank = rank
@@ -178,12 +179,8 @@ class Communicator(ABC):
 
         Facts are numbers, texts, tuples of them, ``None``, arrays or tensors. They are equal if
         their ``repr`` is; arrays, if dtype, shape and contents are. Costs one all-reduce of 24
-        bytes while they do; the ledger does not count it.
-
-        Raises
-        ------
-        InputError
-            The same on all ranks; names a fact and which ranks hold which value.
+        bytes while they do; the ledger does not count it. Else all ranks raise the same
+        `InputError`, which names a fact and which ranks hold which value.
         """
         if self.size > 1:
             with Blocked(self, self._next_call(f"check_agreement({what})")):
@@ -227,12 +224,7 @@ class Communicator(ABC):
         """Move rows: the first ``counts.send[0]`` rows of `send` go to rank 0, and so on.
 
         `send` [sum(counts.send), …] and `recv` [sum(counts.recv), …] are contiguous, of one dtype
-        and one trailing shape. Rows arrive in rank order.
-
-        Raises
-        ------
-        InputError
-            If the buffers do not fit the counts or each other.
+        and one trailing shape; others are refused. Rows arrive in rank order.
         """
         _check_contiguous(send, recv)
         if send.shape[1:] != recv.shape[1:] or send.dtype != recv.dtype:
@@ -366,12 +358,15 @@ class Communicator(ABC):
                 raise
             error = caught
         if self.size > 1:
-            with Blocked(self, self._next_call("on_every_rank")):
-                try:
+            try:
+                with Blocked(self, self._next_call("on_every_rank")):
                     agreement.check_facts(self, "on_every_rank", {}, str(error or ""))
-                except InputError as of_another:
-                    # Or this rank has left the job, which no other one has heard of.
-                    error = error if error and of_another.everywhere else of_another
+            except InputError as of_another:
+                # Or this rank has left the job, which no other one has heard of.
+                error = error if error and of_another.everywhere else of_another
+            except CommunicationError:  # others are elsewhere, perhaps by what is wrong here
+                if error is None:
+                    raise
         if error is not None:
             error.everywhere = True
             raise error
@@ -403,6 +398,8 @@ class Communicator(ABC):
 
     def _next_call(self, what: str) -> Call:
         key = self.group.key
+        if self._broken:
+            raise CommunicationError(f"since a call failed, no other can follow: {self._broken}")
         number = self.job.begun[key] = self.job.begun.get(key, 0) + 1
         call = Call(self.group, number, what)
         if self.size > 1:
@@ -574,6 +571,7 @@ class Blocked:
         if isinstance(error, RuntimeError | OSError | MismatchError):
             named = self._comm._named(self._call, self._comm._translated(error))
             if named is not error:
+                self._comm._broken = str(named)
                 raise named from None
 
 
