@@ -23,7 +23,7 @@ from spgnn.kernels.gemm import (
     two_products,
 )
 from spgnn.kernels.update import relu_of
-from spgnn.torch_internals import recorder, tracing, with_name
+from spgnn.torch_internals import casting, recorder, tracing, watched, with_name
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.
@@ -170,12 +170,11 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, None, None]:
-        return recorder(_Apply)(G_local[0], ctx.A, ctx.step.reversed()), None, None
+        return _apply(G_local[0], ctx.A, ctx.step.reversed()), None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        dZ: Tensor = recorder(_Apply)(tangents[0], ctx.A, ctx.step)
-        return dZ
+        return _apply(tangents[0], ctx.A, ctx.step)
 
     @staticmethod
     def vmap(
@@ -185,13 +184,18 @@ class _Apply(torch.autograd.Function):
         batched = H_local.movedim(in_dims[0] or 0, -1)
         rows, width, batches = batched.shape
         wide = batched.reshape(rows, width * batches)
-        Z_wide: Tensor = recorder(_Apply)(wide, A, step)
-        return Z_wide.view(-1, width, batches), 2
+        return _apply(wide, A, step).view(-1, width, batches), 2
+
+
+def _apply(H_local: Tensor, A: Linear, step: Step) -> Tensor:
+    """A product, recorded where somebody watches."""
+    run = recorder(_Apply) if watched(H_local) else _Apply.forward
+    return run(H_local, A, step)
 
 
 def in_own_dtype(device: str) -> AbstractContextManager[object]:
     """A context in which torch.autocast changes nothing, on a type of devices."""
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not casting() or not torch.amp.is_autocast_available(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
 
@@ -223,7 +227,7 @@ class _PaperLayer(torch.autograd.Function):
     @_as_forward
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         H_local, W = ctx.saved_tensors
-        U = recorder(_Apply)(G_local[0], ctx.A, ctx.step.reversed())
+        U = _apply(G_local[0], ctx.A, ctx.step.reversed())
         dH = U @ W.T if ctx.needs_input_grad[0] else None
         return dH, H_local.T @ U, None, None
 
@@ -235,11 +239,11 @@ class _BesideItself(torch.autograd.Function):
     def forward(
         H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
     ) -> tuple[Tensor, Tensor | None]:
-        if not first or len(W) == H_local.shape[1]:
+        if not first or W.shape[0] == H_local.shape[1]:
             # As wide either way: the sum of two products writes its result once.
             AH = A.forward(H_local, step)
             return sum_of_products(AH, W, H_local[: A.rows], R), None if first else AH
-        if A.rows < len(H_local):
+        if A.rows < H_local.shape[0]:
             Z_local = A.forward(times_transposed(H_local, W), step)
             return add_times_transposed_(Z_local, H_local[: A.rows], R), None
         XW, XR = two_products(H_local, W, R)
@@ -258,26 +262,26 @@ class _BesideItself(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         H_local, W, R, AH = ctx.saved_tensors
         G, of_AH = gradients
-        H_own, back = H_local[: ctx.A.rows], ctx.step.reversed()
+        back = ctx.step.reversed()
         if G is None:  # a second derivative may ask for A H alone
             G = H_local.new_zeros(ctx.A.rows, len(W))
         dH = None
         if AH is None:
-            U = recorder(_Apply)(G, ctx.A, back)
-            if len(U) == len(G):
+            U = _apply(G, ctx.A, back)
+            if U.shape[0] == G.shape[0]:
                 dW, dR = two_gradients(U, H_local, G, H_local)
                 if ctx.needs_input_grad[0]:
                     dH = gradient_of(H_local, ctx.relu, U, W.T, G, R.T)
                 return dH, dW, dR, None, None, None
-            dW, dR = transposed_times(U, H_local), transposed_times(G, H_own)
+            dW, dR = transposed_times(U, H_local), transposed_times(G, H_local[: ctx.A.rows])
             if ctx.needs_input_grad[0]:
                 dH = times_transposed(U, W.T)
         else:
-            dW, dR = two_gradients(G, AH, G, H_own)
+            dW, dR = two_gradients(G, AH, G, H_local[: ctx.A.rows])
             if ctx.needs_input_grad[0]:
                 dAH = times_transposed(G, W.T)
                 dAH = dAH if of_AH is None else of_AH + dAH
-                dH = recorder(_Apply)(dAH, ctx.A, back)
+                dH = _apply(dAH, ctx.A, back)
         if dH is not None:
             if torch.is_grad_enabled():
                 missing = len(dH) - ctx.A.rows
@@ -306,8 +310,7 @@ class _Procedure(torch.autograd.Function):
 def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
     """The same tensor, without a history and given away; a procedure gets its gradient."""
     anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
-    result: Tensor = recorder(_Procedure)(anchor, [value], backward)
-    return result
+    return recorder(_Procedure)(anchor, [value], backward)  # type: ignore[no-any-return]
 
 
 def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool = True) -> Tensor:
@@ -331,14 +334,13 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool 
     if cast:
         H_local = autocast(H_local)
     if torch.compiler.is_compiling():
-        Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
-        return Z_local
+        handed = H_local, A.handle, A.rows, A.columns, False
+        return torch.ops.spgnn.product(*handed)  # type: ignore[no-any-return]
     if step is None:
         step = A.next_step(H_local)
     if (composed := getattr(A, "composed", None)) is not None:  # of a matrix whose values learn
         return composed(H_local)  # type: ignore[no-any-return]
-    Z_local = recorder(_Apply)(H_local, A, step)
-    return Z_local
+    return _apply(H_local, A, step)
 
 
 def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
@@ -347,33 +349,32 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     if getattr(A, "composed", None) is not None:
         return product(A, H_local) @ W
     with in_own_dtype(H_local.device.type):
-        Z_local: Tensor = recorder(_PaperLayer)(H_local, W, A, A.next_step(H_local))
-    return Z_local
+        return recorder(_PaperLayer)(H_local, W, A, A.next_step(H_local))  # type: ignore[no-any-return]
 
 
 def product_beside_itself(
     A: Linear, H_local: Tensor, W: Tensor, R: Tensor, *, first: bool
 ) -> Tensor:
     """``A @ H @ Wᵀ + H₀ @ Rᵀ``, H₀ the first rows of H; W multiplies `first` or not. Collective."""
-    H_local, W, R = autocast(H_local), autocast(W), autocast(R)
+    if casting():
+        H_local, W, R = autocast(H_local), autocast(W), autocast(R)
     if torch.compiler.is_compiling() or getattr(A, "composed", None) is not None:
         Z_local = product(A, H_local @ W.T) if first else product(A, H_local) @ W.T
         return Z_local + H_local[: A.rows] @ R.T
     operand = H_local
-    if first and not (H_local.requires_grad and len(W) == H_local.shape[1]):
+    if first and not (H_local.requires_grad and W.shape[0] == H_local.shape[1]):
         # Looked at, as that which travels, before it is made.
         like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
-        operand = like.expand(H_local.shape[0], len(W))
+        operand = like.expand(H_local.shape[0], W.shape[0])
     step = A.next_step(operand)
     with in_own_dtype(H_local.device.type):
-        Z_own: Tensor = recorder(_BesideItself)(H_local, W, R, A, step, first)[0]
-    return Z_own
+        return recorder(_BesideItself)(H_local, W, R, A, step, first)[0]  # type: ignore[no-any-return]
 
 
 def autocast(operand: Any) -> Any:
     """The operand of a product as torch.autocast casts it; not float16, which no kernel knows."""
-    if not isinstance(operand, Tensor):
-        return operand  # refused by whoever takes it
+    if not casting() or not isinstance(operand, Tensor):
+        return operand  # what is no tensor is refused by whoever takes it
     device = operand.device.type
     # Devices without data know no autocast.
     if device == "meta" or not torch.is_autocast_enabled(device):
@@ -431,12 +432,9 @@ def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: boo
         raise InputError(
             "torch.compile of a matrix whose values require a gradient: call it as it is"
         )
-    result: Tensor = (
-        A.adjoint(H_local, EXACT.reversed())  # as its forward, where autograd did not record
-        if adjoint
-        else A.forward(H_local, A.next_step(H_local))
-    )
-    return result
+    if adjoint:  # as its forward, where autograd did not record
+        return A.adjoint(H_local, EXACT.reversed())  # type: ignore[no-any-return]
+    return A.forward(H_local, A.next_step(H_local))  # type: ignore[no-any-return]
 
 
 @_product.register_fake

@@ -55,6 +55,8 @@ dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+# True while torch.autocast is at work for some type of devices; its public way asks for one type.
+casting: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def transformed() -> bool:
@@ -78,16 +80,20 @@ def watched(*arguments: object) -> bool:
     return False
 
 
-def operators_seen(tensor: Tensor) -> bool:
+def operators_seen(*arguments: object) -> bool:
     """True if a transform, mode, profiler, subclass or the dispatcher sees calls of operators."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            plain = type(argument) is Tensor or type(argument) is nn.Parameter
+            if not plain or argument.is_neg() or argument.is_meta:
+                return True
     return (
-        type(tensor) is not Tensor
-        or dispatch_modes() > 0
+        dispatch_modes() > 0
         or function_modes() > 0
         or profiled()
         or tracing() is not None
         or transforms_active()
-        or tensor.is_neg()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -202,7 +202,7 @@ class Step:
 
     def reversed(self) -> Step:
         """The adjoint of this product, or the product of this adjoint."""
-        return replace(self, adjoint=not self.adjoint)
+        return _EXACT_BACK if self is EXACT else replace(self, adjoint=not self.adjoint)
 
     @property
     def name(self) -> str:
@@ -211,6 +211,7 @@ class Step:
 
 
 EXACT = Step(exact=True)
+_EXACT_BACK = Step(exact=True, adjoint=True)
 
 
 class Handle(Protocol):

@@ -87,7 +87,7 @@ class EdgeOperand:
     values: Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Aggregation:
     """One aggregation, ``Z = reduce_A(H) Wᵀ + s · H_own Wᵀ + H_own Rᵀ``.
 
@@ -400,11 +400,8 @@ class Graph(ABC):
             return product_with_dropout(self.halo_matrix(request.normalisation), operand, dropout)
         if request.reduce != "attention":
             # Of equal elements the first among `local_pattern`'s columns gets the gradient.
-            A = self.halo_matrix()
-            largest: Tensor = kernels.spmm(
-                CSR(A.local_pattern), A.halo(operand), reduce=request.reduce
-            )
-            return largest
+            A, how = self.halo_matrix(), request.reduce
+            return kernels.spmm(CSR(A.local_pattern), A.halo(operand), reduce=how)
         scores = request.scores
         assert scores is not None
         matrix = self.attention_matrix if scores.edges is None else self.halo_matrix

@@ -194,7 +194,7 @@ def _before(model: Stack, layer: int, features: Features, graph: Any) -> Tensor:
     """The rows that a layer is given."""
     H = features
     for number, on in enumerate(graphs_for(graph, len(model.convs))[:layer]):
-        H = model.run_layer(number, model.entering(number, H, on, None), on)
+        H = model.run_layer(model.call_of(number), model.entering(number, H, on, None), on)
     assert isinstance(H, Tensor)
     return H
 

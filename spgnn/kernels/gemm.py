@@ -13,10 +13,10 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.kernels import bfloat16
-from spgnn.kernels.library import Operator, define, kernels_for
+from spgnn.kernels.library import Operator, define, kernels_for, unrecorded
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.update import relu_of
-from spgnn.torch_internals import below_autograd, direct, traced, watched
+from spgnn.torch_internals import casting, traced, watched
 
 # Fewest rows of X that are worth it.
 FEWEST_ROWS = 512
@@ -41,7 +41,7 @@ def times_transposed(X: Tensor, W: Tensor) -> Tensor:
     is torch's product. Under torch.autocast to bfloat16, W and its gradient keep their precision,
     and bits do not depend on the number of threads.
     """
-    if torch.is_autocast_enabled("cpu") and bfloat16.narrows(X, W):
+    if casting() and torch.is_autocast_enabled("cpu") and bfloat16.narrows(X, W):
         return bfloat16.product(X, W)
     return _product(X, W, None, None) if has_gemm(X, W) else X @ W.T
 
@@ -64,9 +64,7 @@ def two_products(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
     """``X W1ᵀ`` and ``X W2ᵀ``; differentiable at every order."""
     if watched(X, W1, W2) or not has_gemm(X, W1, X, W2):
         return times_transposed(X, W1), times_transposed(X, W2)
-    with below_autograd():
-        products: tuple[Tensor, Tensor] = _two_products(X, W1, W2)
-    return products
+    return _two_products(X, W1, W2)  # type: ignore[no-any-return]
 
 
 def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,11 +74,8 @@ def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tenso
     kernel = shared and narrow and _has_kernel(G1, X1, G2, X2)
     if not kernel or watched(G1, X1, G2, X2):
         return transposed_times(G1, X1), transposed_times(G2, X2)
-    with below_autograd():
-        gradients: tuple[Tensor, Tensor] = _two_gradients(
-            G1, X1, None if G1 is G2 else G2, None if X1 is X2 else X2
-        )
-    return gradients
+    others = None if G1 is G2 else G2, None if X1 is X2 else X2
+    return _two_gradients(G1, X1, *others)  # type: ignore[no-any-return]
 
 
 def gradient_of(
@@ -90,10 +85,8 @@ def gradient_of(
     operands = [G1, W1] if G2 is None or W2 is None else [G1, W1, G2, W2]
     fits = X is not None and relu is not None and has_gemm(*operands)
     if fits and not watched(*operands):
-        with below_autograd():
-            relu.passed = _product_through_relu(G1, W1, G2, W2, X)
-        dX: Tensor = relu.passed[0]
-        return dX
+        relu.passed = _product_through_relu(G1, W1, G2, W2, X)
+        return relu.passed[0]  # type: ignore[no-any-return]
     return times_transposed(G1, W1) if len(operands) == 2 else sum_of_products(*operands)
 
 
@@ -106,12 +99,15 @@ def transposed_times(G: Tensor, X: Tensor) -> Tensor:
 
 def has_gemm(*operands: Tensor) -> bool:
     """True if `times_transposed` has a kernel of its own for X and W, or for several such pairs."""
-    return max(W.shape[0] for W in operands[1::2]) <= _MOST_COLUMNS and _has_kernel(*operands)
+    for W in operands[1::2]:
+        if W.shape[0] > _MOST_COLUMNS:
+            return False
+    return _has_kernel(*operands)
 
 
 def _has_kernel(*operands: Tensor) -> bool:
     """True for pairs that a kernel takes, if neither autocast nor a tracer is at work."""
-    if torch.is_autocast_enabled("cpu") or traced():
+    if traced() or (casting() and torch.is_autocast_enabled("cpu")):
         return False
     for first, second in zip(operands[::2], operands[1::2], strict=True):
         if not (
@@ -119,19 +115,22 @@ def _has_kernel(*operands: Tensor) -> bool:
             and first.is_cpu
             and second.is_cpu
             and first.dim() == second.dim() == 2
-            and first.shape[0] >= FEWEST_ROWS
-            and first.shape[1] > 0
-            and second.numel() > 0
         ):
+            return False
+        rows, columns = first.shape
+        if rows < FEWEST_ROWS or not columns or not second.numel():
             return False
     return True
 
 
 def _save_product(ctx: Any, inputs: Any, output: Tensor) -> None:
     """Save each operand for the other's gradient."""
-    needs, partners = ctx.needs_input_grad, (1, 0, 3, 2)
-    ctx.relu = relu_of(inputs[0]) if inputs[2] is None else None
-    ctx.save_for_backward(*(a if needs[p] else None for a, p in zip(inputs, partners, strict=True)))
+    X1, W1, X2, W2 = inputs
+    dX1, dW1, dX2, dW2, *_ = ctx.needs_input_grad
+    ctx.relu = relu_of(X1) if X2 is None else None
+    ctx.save_for_backward(
+        X1 if dW1 else None, W1 if dX1 else None, X2 if dW2 else None, W2 if dX2 else None
+    )
 
 
 def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
@@ -229,21 +228,21 @@ _gradient = Operator(
     save=bfloat16.save_pair,
     backward=_gradient_backward,
 )
-_two_products = direct(
+_two_products = unrecorded(
     define(
         "gemm_products(Tensor X, Tensor W1, Tensor W2) -> (Tensor, Tensor)",
         new=lambda X, W1, W2: (_rows_of(X, W1), _rows_of(X, W2)),
         compute=_multiply_twice,
     )
 )
-_product_through_relu = direct(
+_product_through_relu = unrecorded(
     define(
         "gemm_passed(Tensor G1, Tensor W1, Tensor? G2, Tensor? W2, Tensor Y) -> (Tensor, Tensor)",
         new=_new_passed,
         compute=_multiply_through,
     )
 )
-_two_gradients = direct(
+_two_gradients = unrecorded(
     define(
         "gemm_gradients(Tensor G1, Tensor X1, Tensor? G2, Tensor? X2) -> (Tensor, Tensor)",
         new=_new_gradients,

@@ -24,13 +24,14 @@ from spgnn.torch_internals import (
     below_autograd,
     direct,
     forward_mode,
+    operators_seen,
     recorder,
     traced,
-    transforms_active,
     watched,
 )
 
 _library: Any = torch.library.Library("spgnn", "DEF")
+_functions: dict[Any, Callable[..., Any]] = {}
 
 
 def kernels_for(tensor: Tensor) -> ModuleType:
@@ -48,10 +49,9 @@ def cuda_kernels() -> ModuleType:
     """An add-on's kernels; torch's own operations, after one notice, where they cannot run."""
     trouble = "spgnn.addons.cuda is not installed"
     if "cuda" in KERNELS:
-        kernels: ModuleType
         kernels, trouble = KERNELS["cuda"]()
         if not trouble:
-            return kernels
+            return kernels  # type: ignore[no-any-return]
     notice = (
         f"spgnn's CUDA kernels cannot run here, so cuSPARSE multiplies through torch: {trouble}"
     )
@@ -77,7 +77,22 @@ def define(
     for device in ("CPU", "CUDA"):
         _library.impl(name, compute or fill, device)
     torch.library.register_fake(f"spgnn::{name}", new or (lambda *arguments: None))
-    return getattr(getattr(torch.ops.spgnn, packet), overload or "default")
+    operator = getattr(getattr(torch.ops.spgnn, packet), overload or "default")
+    _functions[operator] = compute or fill
+    return operator
+
+
+def unrecorded(operator: Any) -> Callable[..., Any]:
+    """Runs an operator below autograd: its function itself, where nobody sees what torch calls."""
+    dispatched, function = direct(operator), _functions[operator]
+
+    def run(*arguments: Any) -> Any:
+        if not operators_seen(*arguments):
+            return function(*arguments)
+        with below_autograd():
+            return dispatched(*arguments)
+
+    return run
 
 
 class Writer:
@@ -85,10 +100,10 @@ class Writer:
 
     def __init__(self, schema: str, compute: Callable[..., None] | None = None) -> None:
         self._overload = define(schema, compute=compute)
-        self._run = direct(self._overload)
+        self._run = unrecorded(self._overload)
 
     def __call__(self, *arguments: Any) -> None:
-        (self._overload if torch.compiler.is_compiling() else self._run)(*arguments)
+        (self._overload if watched(*arguments) else self._run)(*arguments)
 
 
 class Operator:
@@ -108,8 +123,8 @@ class Operator:
     ) -> None:
         self.name = schema.partition("(")[0]
         self.overload = define(schema, new=new, compute=compute)
-        self.run = direct(self.overload)
-        self.run_in_place: Any = None if in_place is None else direct(in_place)
+        self.run = unrecorded(self.overload)
+        self.run_in_place: Any = None if in_place is None else unrecorded(in_place)
         self.save, self.backward = save, backward
         self.batched = partial(batched, self) if batched else self._refuse_batches
         self.tangent = tangent or self._linear
@@ -118,27 +133,18 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Tensor:
         """The result, recorded where somebody watches."""
-        result: Tensor
+        if not watched(*arguments):
+            return self.run(*arguments)  # type: ignore[no-any-return]
         if torch.compiler.is_compiling():
-            result = self.overload(*arguments)
-        elif transforms_active() or watched(*arguments):
-            result = recorder(_Recorded)(*arguments, self)
-        else:
-            with below_autograd():
-                result = self.run(*arguments)
-        return result
+            return self.overload(*arguments)  # type: ignore[no-any-return]
+        return recorder(_Recorded)(*arguments, self)  # type: ignore[no-any-return]
 
     def overwriting(self, *arguments: Any) -> Tensor:
         """The result, written over the first argument; traced, it is a tensor of its own."""
-        if traced():
-            return self(*arguments)
-        result: Tensor = arguments[0]
-        if watched(*arguments):
-            result = recorder(_Overwritten)(*arguments, self)
-        else:
-            with below_autograd():
-                self.run_in_place(*arguments)
-        return result
+        if not watched(*arguments):
+            self.run_in_place(*arguments)
+            return arguments[0]  # type: ignore[no-any-return]
+        return self(*arguments) if traced() else recorder(_Overwritten)(*arguments, self)
 
     def refuse_batches_but(self, in_dims: Sequence[int | None], *places: int) -> None:
         """Refuse batches of anything but the arguments at these places."""
@@ -187,10 +193,8 @@ class _Recorded(Function):
     """An operator as a node of autograd, which transforms can take apart."""
 
     @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        with below_autograd():
-            result: Tensor = arguments[-1].run(*arguments[:-1])
-        return result
+    def forward(*arguments: Any) -> Any:
+        return arguments[-1].run(*arguments[:-1])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -206,27 +210,23 @@ class _Recorded(Function):
         return *ctx.operator.backward(ctx, *grads), None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+    def jvp(ctx: Any, *tangents: Any) -> Any:
         saved = zip(ctx.saved_tensors, ctx.others, strict=True)
         arguments = [other if tensor is None else tensor for tensor, other in saved]
-        result: Tensor = ctx.operator.tangent(arguments, tangents[:-1])
-        return result
+        return ctx.operator.tangent(arguments, tangents[:-1])
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
-        result: tuple[Tensor, int] = arguments[-1].batched(info, in_dims[:-1], *arguments[:-1])
-        return result
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        return arguments[-1].batched(info, in_dims[:-1], *arguments[:-1])
 
 
 class _Overwritten(_Recorded):
     """The same, written over the first argument."""
 
     @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        with below_autograd():
-            arguments[-1].run_in_place(*arguments[:-1])
-        result: Tensor = arguments[0]
-        return result
+    def forward(*arguments: Any) -> Any:
+        arguments[-1].run_in_place(*arguments[:-1])
+        return arguments[0]
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ def update_rows_(
     """``dropout(act(Z + b))`` in one pass over the rows, written over Z."""
     check_dense("Z", Z)
     if act is not None:
-        check_choice("act", act, tuple(name for name in ACTS if name))
+        check_choice("act", act, get_args(Act))
     which = ACTS[act]
     if which > _RELU and not 0 < alpha < float("inf"):
         raise InputError(f"alpha must be positive, as the gradient asks for, got {alpha!r}")

@@ -346,8 +346,7 @@ def lazy_parts(module: nn.Module) -> Iterator[Linear]:
 def linear_of(layer: Linear, H: Tensor | CSR) -> Tensor:
     """A linear layer of dense or sparse rows."""
     if isinstance(H, Tensor):
-        mapped: Tensor = layer(H)
-        return mapped
+        return layer(H)  # type: ignore[no-any-return]
     mapped = times(H, layer.weight)
     return mapped if layer.bias is None else mapped + layer.bias
 

@@ -253,8 +253,7 @@ class GATConv(AttentionConv):
 
     def weighed(self, rows: Tensor) -> Tensor:
         """The rows that are scored and weighed, of W h, which they may overwrite."""
-        result: Tensor = autocast(rows)
-        return result
+        return autocast(rows)  # type: ignore[no-any-return]
 
 
 class GATv2Conv(AttentionConv):

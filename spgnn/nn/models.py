@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from inspect import signature
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -191,6 +191,22 @@ class Stepwise(Network):
         """Features, or what the step before returned, each [rows, f]; the last: (outputs,)."""
 
 
+class LayerCall(NamedTuple):
+    """A layer as one call of the model runs it, decided before any row is computed."""
+
+    layer: Any
+    is_seen: bool  # as a whole, or it has a forward of its own
+    following: DropoutKeys | None  # of the dropout that comes after it, with the ids of its rows
+    residual: Any
+    after: list[Stage]
+
+    def stages(self, H: Features, on: Graph) -> list[Stage]:
+        """All that comes after the layer's own tail: skip, activation, norm, dropout."""
+        if self.residual is None:
+            return self.after
+        return [Skip(linear_of_own(self.residual, H, on)), *self.after]
+
+
 class Stack(Network):
     """Layers with norms, activations, dropout and skip connections between them.
 
@@ -291,10 +307,9 @@ class Stack(Network):
     def layer(self, kind: Any, *arguments: Any, **options: Any) -> Convolution:
         """A layer of a kind; options that it does not take are refused."""
         try:
-            layer: Convolution = kind(*arguments, **options)
+            return kind(*arguments, **options)  # type: ignore[no-any-return]
         except TypeError as error:
             raise InputError(f"{type(self).__name__}: {error}") from None
-        return layer
 
     @classmethod
     def takes(cls) -> set[str]:
@@ -403,51 +418,38 @@ class Stack(Network):
         outputs: list[Tensor] = []
         H: Features = x
         following: DropoutKeys | None = None
-        for number, on in enumerate(graphs):
+        calls = [self.call_of(n, self._keys_after(n, graphs, keys)) for n in range(len(graphs))]
+        for number, (on, call) in enumerate(zip(graphs, calls, strict=True)):
             if following is None:
                 H = self.entering(number, H, on, keys)
             if number and self.jk_mode:
                 outputs = [on.own(rows) for rows in (*outputs, _dense(H))]
-            following = self._keys_after(number, graphs, keys)
-            H = self.run_layer(number, H, on, keys, following)
+            following = call.following
+            H = self.run_layer(call, H, on, keys)
         assert isinstance(H, Tensor)
         if self.jk_mode is None:
             return H
         if following is None:
             H = _dense(dropout(H, self.dropout, _keys_of_rows(keys, graphs[-1]), len(graphs)))
-        logits: Tensor = self.lin(self.jk([*outputs, H]))
-        return logits
+        return self.lin(self.jk([*outputs, H]))  # type: ignore[no-any-return]
 
     def entering(self, number: int, H: Features, on: Graph, keys: DropoutKeys | None) -> Features:
         """The rows that a layer is given, after dropout, of those that the layer before made."""
         if number and isinstance(H, Tensor):
             H = H if on.complete is None else on.complete(H)
-        if isinstance(H, Propagated) or not (number or self.input_dropout):
+        if keys is None or isinstance(H, Propagated) or not (number or self.input_dropout):
             return H
         return dropout(H, self.dropout, keys_on(keys, on.vertex_ids), number)
 
     def run_layer(
-        self,
-        number: int,
-        H: Features,
-        on: Graph,
-        keys: DropoutKeys | None = None,
-        following: DropoutKeys | None = None,
+        self, call: LayerCall, H: Features, on: Graph, keys: DropoutKeys | None = None
     ) -> Tensor:
-        """One layer with its skip, norm and activation. Collective.
-
-        Parameters
-        ----------
-        H : Tensor or CSR [columns, f], or Propagated
-            As `entering` returns it.
-        keys, following : DropoutKeys, optional
-            Of the layer's own dropout; of the one that comes after it, with the ids of its rows.
-        """
-        layer: Any = self.convs[number]
-        if not _only_aggregates(layer):
+        """One layer with its skip, norm and activation, on rows of `entering`. Collective."""
+        layer = call.layer
+        if call.is_seen:
             # Whoever looks at the layer, or has a forward of its own, sees all of it.
             Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
-            return run_stages(self.stages(number, H, on, following), Z, on)
+            return run_stages(call.stages(H, on), Z, on)
         own_keys = keys if layer.uses_keys else None
 
         def aggregated() -> Tensor:
@@ -456,25 +458,20 @@ class Stack(Network):
             return on.aggregate(layer.aggregation(H, on, None, own_keys))
 
         Z = layer.update(agreeing(layer, on.comm, aggregated), H, on)
-        stages = [*layer.tail(), *self.stages(number, H, on, following)]
-        return run_stages(stages, Z, on, layer.shift)
+        return run_stages([*layer.tail(), *call.stages(H, on)], Z, on, layer.shift)
 
-    def stages(
-        self, number: int, H: Features, on: Graph, following: DropoutKeys | None = None
-    ) -> list[Stage]:
-        """All that comes after a layer's own tail: skip, activation, norm, dropout."""
-        skips: list[Stage] = []
-        if len(self.residuals):
-            residual: Any = self.residuals[number]
-            skips.append(Skip(linear_of_own(residual, H, on)))
-        if number == self.num_layers - 1 and self.jk_mode is None:
-            return skips
-        norm = self.norms[number]
-        if self.act is None and following is None:
-            return skips if isinstance(norm, nn.Identity) else [*skips, norm]
-        hidden = self.jk_mode is None and _only_aggregates(self.convs[number + 1])
-        update = {"p": self.dropout, "keys": following, "layer": number + 1, "hidden": hidden}
-        return [*skips, *stages_between(norm, self.act, self.act_first, **update)]
+    def call_of(self, number: int, following: DropoutKeys | None = None) -> LayerCall:
+        """The layer of a number with all that comes after it; `following`: see `LayerCall`."""
+        layer, norm = self.convs[number], self.norms[number]
+        residual = self.residuals[number] if len(self.residuals) else None
+        ends = number == self.num_layers - 1 and self.jk_mode is None
+        if ends or (self.act is None and following is None):
+            after: list[Stage] = [] if ends or isinstance(norm, nn.Identity) else [norm]
+        else:
+            hidden = self.jk_mode is None and _only_aggregates(self.convs[number + 1])
+            update = {"p": self.dropout, "keys": following, "layer": number + 1, "hidden": hidden}
+            after = stages_between(norm, self.act, self.act_first, **update)
+        return LayerCall(layer, not _only_aggregates(layer), following, residual, after)
 
     def _keys_after(
         self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None
@@ -493,7 +490,8 @@ class Stack(Network):
     def _keys(self, keys: DropoutKeys | None, graph: Graph) -> DropoutKeys | None:
         """The keys of this call; none outside training."""
         drops = self.dropout or any(
-            getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0) for c in self.convs
+            c.uses_keys and (getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0))
+            for c in self.convs
         )
         return self.keys_of_call(keys, graph) if drops else None
 

@@ -160,7 +160,8 @@ class Update:
             rows = dropout(self.act(Z), self.p, self.keys, self.layer)
             assert isinstance(rows, Tensor)
             return rows
-        bias = None if bias is None else bias.to(SUM_DTYPE[Z.dtype])
+        if bias is not None and bias.dtype != SUM_DTYPE[Z.dtype]:
+            bias = bias.to(SUM_DTYPE[Z.dtype])
         how: dict[str, Any] = {"act": self.act.name, "alpha": self.act.alpha}
         if self.keys is not None and self.p:
             ids, key = self.keys.vertex_ids, self.keys.key(self.layer)

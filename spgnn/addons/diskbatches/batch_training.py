@@ -77,8 +77,7 @@ def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
             edge_weight=weight,
             degrees=partial(graph.degrees, everybody),
         )
-        out: Tensor = model(x.table if isinstance(x, MemoryRows) else x, block)
-        return out
+        return model(x.table if isinstance(x, MemoryRows) else x, block)  # type: ignore[no-any-return]
     H, ends = torch.empty(0), graph.pattern.indptr
     for layer in range(model.num_layers):
         parts = []
@@ -97,7 +96,8 @@ def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
                 kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
             )
             assert rows is not None
-            parts.append(model.run_layer(layer, rows.to(device), block.to(device)).cpu())
+            call = model.call_of(layer)
+            parts.append(model.run_layer(call, rows.to(device), block.to(device)).cpu())
         H = torch.cat(parts)
     return H
 

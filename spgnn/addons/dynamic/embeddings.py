@@ -311,7 +311,7 @@ class Embeddings:
         looks = layer.uses_own_rows and not summed
         own = rows_of(H, at) if looks or len(model.residuals) else Z[:0]
         Z = layer.update(Z, own, self._on)
-        stages = [*layer.tail(), *model.stages(number, own, self._on)]
+        stages = [*layer.tail(), *model.call_of(number).stages(own, self._on)]
         Z = run_stages(stages, Z, self._on, layer.shift)
         if state.output is None or not Z.is_cpu:
             before = None if state.output is None else state.output.index_select(0, at)

@@ -428,7 +428,7 @@ class ChunkedModel:
         else:
             keys = keys if layer.uses_keys else None
             Z = layer.update(rows.aggregate(layer.aggregation(H, rows, None, keys)), H, rows)
-        stages = model.stages(number, H, rows)
+        stages = model.call_of(number).stages(H, rows)
         if not layer.aggregates_once:
             return run_stages(stages, Z, rows)
         return run_stages([*layer.tail(), *stages], Z, rows, layer.shift)

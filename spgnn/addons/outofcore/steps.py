@@ -235,7 +235,7 @@ class StackSteps:
         Z = self._of_layer(layer, H, hops, keys)
         if Z is None:
             return (H, *hops.products)
-        return (run_stages(self.stack.stages(layer, H, on), Z, on),)
+        return (run_stages(self.stack.call_of(layer).stages(H, on), Z, on),)
 
     def _of_layer(
         self, number: int, H: Tensor, on: Graph, keys: DropoutKeys | None
