@@ -57,7 +57,8 @@ class Communicator(ABC):
     """A group of ranks that exchange tensors; every call counts its bytes in :attr:`ledger`.
 
     All operations are collective over the group, and refused once one has failed. Tensors must be
-    contiguous; autograd does not see what is written to them. Messages longer than :attr:`message_limit` bytes are split.
+    contiguous; autograd does not see what is written to them. Messages longer than
+    :attr:`message_limit` bytes are split.
 
     Attributes
     ----------
