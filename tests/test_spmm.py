@@ -38,9 +38,9 @@ def two_levels(comm: Communicator, sizes: list[int], every: int) -> int:
 # ranks of a node, and each how many-th case.
 STARTS = [
     (1, 1, [("vertex-cut", 1)], 5, [], 1),
-    (2, 2, [("feature", 2)], 5, [], 1),
-    (3, 2, [("feature", 3), ("2d", 1), ("3d", 1)], 11, [], 1),
-    (4, 3, [("vertex-cut", 1), ("1.5d-replicated", 2)], 2, [2], 5),
+    (2, 5, [("feature", 2)], 5, [], 1),
+    (3, 5, [("feature", 3), ("2d", 1), ("3d", 1)], 11, [], 1),
+    (4, 5, [("vertex-cut", 1), ("1.5d-replicated", 2)], 5, [2], 7),
     (6, 5, [("feature", 2), ("feature", 6), ("2d", 1), ("3d", 3)], 13, [2, 3], 9),
     (8, 7, [("feature", 4), ("3d", 1), ("3d", 4), ("1.5d-replicated", 2)], 13, [4], 9),
     (12, 23, [], 1, [3], 17),

@@ -43,7 +43,6 @@ OFTEN = [
     ("feature", "column"),
     ("vertex-cut", "minimum"),
     ("hierarchy", "minimum"),
-    ("relays", "column"),
     ("relays", "row"),
     ("peers", "minimum"),
 ]

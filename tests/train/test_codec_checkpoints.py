@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
+from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
 from spgnn.train import checkpoint
 from spgnn.train.run import main
@@ -42,10 +44,11 @@ MORE = [
 def check_resumed(rank: int, settings: list[TrainConfig], directory: Path) -> None:
     for number, config in enumerate(settings):
         kept = config.but(checkpoint=directory / str(number), checkpoint_every=2, epochs=6)
-        straight = trained(config.but(epochs=6))
+        problem = training_graph(config, connect())
+        straight = trained(config.but(epochs=6), problem)
         # Each time nothing is left of codecs but the files.
         for epochs in (3, 5, 6):
-            resumed = trained(kept.but(epochs=epochs, resume=epochs > 3))
+            resumed = trained(kept.but(epochs=epochs, resume=epochs > 3), problem)
             # A plan has the layers' rows, and not those of drawn pairs.
             for name in ("volume", "volume_by_level") if config.aim.task == "vertices" else ():
                 assert resumed[name] == resumed[f"planned_{name}"], config

@@ -55,10 +55,10 @@ SCHEMES = [
     {"hierarchy": 2, "recompute_halo": True},
     {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
     {"layers": 1},
-    {"model": "sage", "aggregate": "max"},
     {"model": "gat", "heads": 2, "cover": "minimum", "dropout": 0.5},
 ]
 MORE = [
+    {"model": "sage", "aggregate": "max"},
     {"prune": False},
     {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "vertex-cut"},
