@@ -2,8 +2,8 @@
 
 The system hands out large pieces of memory page by page and filled with zeros, on the first write.
 For a product that took as long as the product itself, each time: the C library gives pieces of
-32 MiB and more back at once. Here a result's memory is kept when the last tensor that shares it is
-gone, and the next result that fits takes it over.
+32 MiB and more back at once, and those that end its memory. Here a result's memory is kept when the
+last tensor that shares it is gone, and the next result that fits takes it over.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.torch_internals import is_fake
 
-# Smaller pieces the C library keeps by itself.
-SMALLEST = 2**25
+# Smaller pieces the C library keeps; with a limit of 4 MiB the peaks of some epochs were higher.
+SMALLEST = 2**24
 # A kept piece is taken for a result of at least this share of its size.
 LEAST_FILLED = 0.75
 
