@@ -146,8 +146,7 @@ def half(begin: int) -> Callable[[], list[str]]:
 # Where every minute counts: the oldest and the one that most have, and few kernels of attention.
 COMPILED = [
     pytest.param(75, half(0), id="75-half"),
-    pytest.param(90, half(1), id="90-other half"),
-    (80, of_eight_heads),
+    pytest.param(90, lambda: half(1)() + of_eight_heads(), id="90-other half, eight heads"),
     *(
         pytest.param(architecture, kernels, marks=pytest.mark.slow)
         for architecture in ARCHITECTURES

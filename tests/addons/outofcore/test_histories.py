@@ -72,7 +72,13 @@ CASES = {
     "gatv2": {**GAT, "model": "gatv2", "dropout": 0.4, "residual": True, "act": "elu"},
     "gatv2, few": {"model": "gatv2", "random_labels": 0.5, "attention_dropout": 0.5, **WIDE},
 }
-NAMES = list(CASES)
+# One or two features each; what combines them is in the slow set.
+OFTEN = [
+    *("gcn, dropout", "sage", "gcn, few labels", "gin", "jk max", "jk cat", "sparse", "weighted"),
+    *("batch", "graph", "pair", "layer", "batch, one layer", "max", "std", "max, batch"),
+    *("gat", "gatv2", "sage, sum", "gat, relu first"),
+]
+NAMES = sorted(CASES, key=lambda name: OFTEN.index(name) if name in OFTEN else len(OFTEN))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +116,9 @@ def all_ways(rank, flags, panels) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
-        pytest.param(name, ranks, marks=[] if number % 2 + 1 == ranks else pytest.mark.slow)
+        pytest.param(
+            name, ranks, marks=[] if name in OFTEN and number % 2 + 1 == ranks else pytest.mark.slow
+        )
         for number, name in enumerate(NAMES)
         for ranks in (1, 2)
     ],
