@@ -15,7 +15,7 @@ from spgnn.testing import run_ranks
 from tests.graph.pyg_like import N, multigraph
 
 OURS = str(Path(spgnn.__file__).parent)
-AGGREGATE, FILES, FORWARD = 90, 15, 260
+AGGREGATE, FILES, FORWARD = 86, 14, 251
 
 
 def frames(call: Callable[[], object]) -> list[str]:
