@@ -573,10 +573,7 @@ def _entries(
 
 
 def _table(path: str) -> dict[str, Any]:
-    """The table in a TOML, JSON or YAML file; of a training report, its configuration.
-
-    Without what that run wrote, which another one would overwrite.
-    """
+    """The table in a TOML, JSON or YAML file; of a report, its configuration but what it wrote."""
     what, suffix = f"--config {path}", Path(path).suffix
     if suffix not in _PARSERS:
         raise InputError(f"{what}: its name must end in {', '.join(_PARSERS)}")

@@ -134,10 +134,7 @@ class Pattern:
 
     @cached_property
     def order(self) -> Tensor:
-        """The number here of each nonzero of `T`: int32 (or int64) [nnz].
-
-        Values of the transpose are ``values[order]``.
-        """
+        """The number here of each nonzero of `T`, whose values are ``values[order]``: integers."""
         with untraced():
             if _is_sorted_there(self):
                 return _sorted_by_column(self)[1]

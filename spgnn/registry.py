@@ -18,15 +18,7 @@ from spgnn.errors import InputError, unknown
 
 
 class Registry:
-    """Things by their names, of one kind.
-
-    Parameters
-    ----------
-    kind : str
-        What messages call such a thing, as in ``"a command"``.
-    values : dict, optional
-        Those of the engine itself.
-    """
+    """Things by their names, of one kind as messages call it; `values` are the engine's own."""
 
     def __init__(self, kind: str, values: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.kind = kind

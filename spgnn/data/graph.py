@@ -54,13 +54,7 @@ class VertexData:
         return 1 if self.train_mask.dim() == 1 else int(self.train_mask.shape[1])
 
     def select_split(self, split: int = 0) -> Self:
-        """The same record with one column of each mask with several, as vectors.
-
-        Raises
-        ------
-        InputError
-            If a mask has no such column.
-        """
+        """The same record with one column, which must be there, of each mask with several."""
         if self.train_mask is not None and not 0 <= split < self.splits:
             columns = f"{self.splits} column(s), from 0" if self.splits else "no columns"
             raise InputError(f"split {split} does not exist: the masks have {columns}")

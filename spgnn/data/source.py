@@ -161,12 +161,7 @@ class GraphSource(ABC):
 
     @abstractmethod
     def rows(self, ids: Tensor | slice) -> VertexData:
-        """Features, labels and masks of some vertices.
-
-        Parameters
-        ----------
-        ids : Tensor int64 [rows] in any order, or a slice
-        """
+        """Features, labels and masks of some vertices, int64 [rows] in any order, or a slice."""
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
         """Some rows of the adjacency, in the order asked for; columns stay global."""

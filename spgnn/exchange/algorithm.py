@@ -102,13 +102,7 @@ class Algorithm:
         return (*self.groups, self.node_size) if self.node_size > 1 else ()
 
     def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks.
-
-        Raises
-        ------
-        InputError
-            Names the flag of the training command and what would be right.
-        """
+        """Refuse what cannot work on that many ranks, by the flag of the training command."""
         check_choice("exchange", self.exchange, STRATEGIES)
         check_choice("cover", self.cover, COVERS)
         check_choice("schedule", self.schedule, SCHEDULES)

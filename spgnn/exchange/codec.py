@@ -73,13 +73,7 @@ class Codec:
 
     @classmethod
     def of(cls, **options: Any) -> Codec:
-        """A codec from a user's options; a number for `bits` or `sampling` holds from epoch 0 on.
-
-        Raises
-        ------
-        InputError
-            Names the attribute, and what would be right.
-        """
+        """A codec from a user's options; a number for `bits` or `sampling` holds from epoch 0."""
         extra = [name for name in options if name in CODECS]
         added = tuple((name, options.pop(name)) for name in extra)
         options["extra"] = (*options.get("extra", ()), *added)
@@ -139,13 +133,7 @@ class Codec:
             raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 
     def check_attention(self) -> None:
-        """Refuse codecs that attention, which weighs rows where they arrive, cannot have.
-
-        Raises
-        ------
-        InputError
-            Names the attribute, and why.
-        """
+        """Refuse codecs that attention, which weighs rows where they arrive, cannot have."""
         if self.exact_means:
             raise InputError(
                 "exact_means: attention weighs rows by scores, which a mean has none of"

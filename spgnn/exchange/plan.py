@@ -431,10 +431,7 @@ class Plan:
         }
 
     def ready(self) -> Plan:
-        """The same plan with all transposes made: now, rather than in the first backward.
-
-        Of R and S that are cut into pieces, only those of the pieces are needed.
-        """
+        """The same plan with all transposes that it needs, made now, not in the first backward."""
         for stage in self.stages:
             whole = not (isinstance(stage, Stage) and stage.grouped)
             for block in islice(stage.blocks(), None if whole else 1):

@@ -81,10 +81,7 @@ class Route:
         return Route(counts, names, self.whole, places)
 
     def marked(self, sent: Tensor, received: Tensor) -> Subset:
-        """Some of the rows: marks of those sent and received, bool.
-
-        A device is waited for once: for the numbers of rows to and from each peer.
-        """
+        """Some of the rows: marks of those sent and received, bool; a device is waited for once."""
         counts, device, marks = self.counts, sent.device, (sent, received)
         peers = ("to", counts.send), ("from", counts.recv)
         ends = [self.list_of(way, device, partial(_ends, rows)) for way, rows in peers]

@@ -31,13 +31,7 @@ class Propagated:
 
     @property
     def own(self) -> Tensor:
-        """X of the vertices whose A·X it is.
-
-        Raises
-        ------
-        InputError
-            If X was not kept.
-        """
+        """X of the vertices whose A·X it is; refused if X was not kept."""
         if self.X_local is None:
             raise InputError(
                 "layers with a weight for the vertex itself need X as well as A·X: "

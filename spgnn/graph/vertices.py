@@ -294,12 +294,7 @@ def _places(vertex_ids: Tensor, comm: Communicator) -> Tensor:
 def in_order(
     rows: Tensor, vertex_ids: Tensor, comm: Communicator, step: int | None = None
 ) -> Iterator[Tensor | None]:
-    """The rows of all vertices in the rising order of ids, `step` at a time. Collective.
-
-    Yields
-    ------
-    Tensor [stretch, …], in memory of the CPU, on rank 0; ``None`` on the others
-    """
+    """The rows of all vertices in the rising order of ids, `step` at a time, on rank 0's CPU."""
     _check_own("rows of all vertices", rows, vertex_ids, comm)
     total = comm.agree(len(vertex_ids), "sum")
     sorted_ids, order = _places(vertex_ids, comm).sort()

@@ -165,15 +165,7 @@ def scored_pairs(
     layout: RowLayout,
     mesh: Mesh,
 ) -> tuple[ScoredPairs, tuple[Carried, ...]]:
-    """Links with `count` made-up ones each, and the messages that found their sources. Collective.
-
-    Parameters
-    ----------
-    seed, purpose
-        Of the draw.
-    directory : Directory
-        Of the vertices of all ranks.
-    """
+    """Links with `count` drawn ones each, and the messages that found their sources. Collective."""
     rank, device = mesh.rank, mesh.everyone.device
     rows, moved = directory.rows(pairs.drawn(layout.rows, count, seed, purpose).flatten())
     chosen = CSR(Selection(torch.cat((pairs.sources, rows)), layout.rows))

@@ -17,10 +17,12 @@ from spgnn import InputError
 from spgnn.config import Training
 from spgnn.testing import run_ranks
 from spgnn.train import Task
+from spgnn.train.trainer import OPTIMIZERS as NAMED
 from tests.comm.jobs import on_their_own
 from tests.training import write_dataset
 
 EPOCHS = 6
+SGD, ADAMW, DECAYING = torch.optim.SGD, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.01}
 
 
 class Mean(torch.nn.Module):
@@ -68,26 +70,16 @@ def fitted(rank, path, options):
     return [(one["loss"], one["val_acc"]) for one in trainer.fit(epochs=EPOCHS)]
 
 
-def smoothed(outputs, y):
-    return F.cross_entropy(outputs, y, label_smoothing=0.2)
+smoothed = partial(F.cross_entropy, label_smoothing=0.2)
 
 
 @pytest.mark.parametrize(
     ("options", "optimizer", "smooth"),
     [
-        ({"lr": 0.05}, lambda p: torch.optim.Adam(p, lr=0.05), 0.0),
-        (
-            {"loss": smoothed, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.01},
-            lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01),
-            0.2,
-        ),
-        (
-            {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)},
-            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-            0.0,
-        ),
+        ({"lr": 0.05}, partial(torch.optim.Adam, lr=0.05), 0.0),
+        ({"loss": smoothed, "optimizer": "sgd", **DECAYING}, partial(SGD, **DECAYING), 0.2),
+        ({"optimizer": partial(SGD, lr=0.1, momentum=0.9)}, partial(SGD, lr=0.1, momentum=0.9), 0),
     ],
-    ids=["adam", "smoothed", "momentum"],
 )
 def test_history_of_a_dense_loop(tmp_path, options, optimizer, smooth):
     path = write_dataset(tmp_path / "graph.npz")
@@ -556,19 +548,10 @@ def sgd(model, **settings):
     return torch.optim.SGD(model.parameters(), **{"lr": 0.5, **settings})
 
 
-def by_step(optimizer):
-    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
-
-
-def one_cycle(optimizer):
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=EPOCHS + 1)
-
-
-def cosine(optimizer):
-    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
-
-
-SGD, ADAMW = torch.optim.SGD, torch.optim.AdamW
+rates = torch.optim.lr_scheduler
+by_step = partial(rates.StepLR, step_size=2, gamma=0.1)
+one_cycle = partial(rates.OneCycleLR, max_lr=0.5, total_steps=EPOCHS + 1)
+cosine = partial(rates.CosineAnnealingLR, T_max=EPOCHS)
 HALF, SCHEDULED = partial(SGD, lr=0.5), {"lr_schedule": "cosine", "epochs": EPOCHS}
 # An optimiser, further settings of a trainer, and the same of torch alone.
 OPTIMIZERS = {
@@ -601,6 +584,24 @@ def test_an_optimizer_is_used_as_it_is():
     rates = {name: found for name, (_, found) in ours[3][1].items()}
     assert rates["nothing"] == [0.0] * EPOCHS
     assert rates["their schedule"] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_optimizers_step_as_those_of_torch(name):
+    theirs, steps = {"adam": torch.optim.Adam, "adamw": ADAMW, "sgd": SGD}[name], []
+    models = Mean(), Mean()
+    one, other = NAMED[name](models[0].parameters()), theirs(models[1].parameters(), fused=True)
+    for step in range(6):
+        if step == 4:
+            one.register_step_post_hook(lambda *_: steps.append(1))
+        for number, pair in enumerate(zip(*(m.parameters() for m in models), strict=True)):
+            gradient = torch.randn_like(pair[0])
+            for p in pair:
+                p.grad = gradient.clone() if (number + step) % 3 else None
+        one.step()
+        other.step()
+        assert all(map(torch.equal, *(m.state_dict().values() for m in models)))
+    assert (len(steps), str(one.state.values())) == (2, str(other.state.values()))
 
 
 class Counting:
