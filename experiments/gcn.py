@@ -8,6 +8,7 @@ MPI:              mpiexec -n 4 python experiments/gcn.py --dataset sbm
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -21,9 +22,14 @@ from spgnn.signals import die_with_torchrun, end_silently_on_interrupt
 die_with_torchrun()
 end_silently_on_interrupt()
 
+gc.disable()  # what importing makes lasts as long as the process: nobody looks through it
+
 import systems  # noqa: E402, F401
 
 from spgnn.train.run import main  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,6 +9,7 @@ Published recipe: python experiments/lightgcn.py --dataset gowalla/ --recipe gow
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -20,9 +21,14 @@ from spgnn.signals import end_silently_on_interrupt
 
 end_silently_on_interrupt()  # in the seconds that importing torch takes
 
+gc.disable()  # what importing makes lasts as long as the process: nobody looks through it
+
 import systems  # noqa: E402, F401
 
 from spgnn.addons.recommend import main  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,6 +9,7 @@ Time to accuracy: python experiments/minibatch.py --dataset sbm --compare full -
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -22,9 +23,14 @@ from spgnn.signals import die_with_torchrun, end_silently_on_interrupt
 die_with_torchrun()
 end_silently_on_interrupt()
 
+gc.disable()  # what importing makes lasts as long as the process: nobody looks through it
+
 import systems  # noqa: E402, F401
 
 from spgnn.addons.diskbatches import main  # noqa: E402
+
+gc.freeze()
+gc.enable()
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from spgnn.command import run, say, say_version, say_wrapped
 from spgnn.errors import InputError, unknown
@@ -33,8 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from spgnn.options import show_help
 
             show_help(imported(*options), f"spgnn {name}")
-        status: int | None = imported(command)(rest)
-        return status
+        body: Callable[[Sequence[str]], int | None] = imported(command)
+        gc.freeze()  # it lasts as long as the process, and is not taken apart at its end
+        return body(rest)
 
     return run(body)
 

@@ -73,12 +73,7 @@ class Spmm:
 
 @dataclass(frozen=True)
 class EdgeRates:
-    """A layer that does something with each of its edges, and its gradient.
-
-    A row is one that is made, with the source that stands for it. Tables are of one head; others
-    are seconds of each nonzero and row for each further head, and of each nonzero and head where
-    weights are dropped.
-    """
+    """A layer that works on its edges: tables of one head; seconds a nonzero, row, further head."""
 
     forward: Spmm
     backward: Spmm

@@ -35,6 +35,8 @@ def run_ranks(
     RuntimeError
         If a rank failed; what it printed is on stderr.
     """
+    import torch._dynamo  # noqa: F401  # optimisers ask for it: seconds and 100 MB for each rank
+
     try:
         with tempfile.TemporaryDirectory() as directory:
 

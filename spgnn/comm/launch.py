@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -198,10 +197,10 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
         "MASTER_ADDR": LOCALHOST,
         "MASTER_PORT": str(port),
     }
-    # What every rank would import later, on pages that all share: a dry run on the meta device
-    # imports torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
-    for name in ("torch._dynamo", "spgnn.comm.torchdist", "spgnn.comm.shared"):
-        importlib.import_module(name)
+    # What every rank would import later, on pages that all share.
+    import spgnn.comm.shared
+    import spgnn.comm.torchdist  # noqa: F401
+
     gc.collect()
     gc.freeze()
     _flush()

@@ -45,14 +45,7 @@ def block_model(
     seed: int = 0,
     name: str = "sbm",
 ) -> Graph:
-    """An undirected graph with communities, skewed degrees, noisy features and a seeded split.
-
-    Karrer & Newman 2011: vertex v has a propensity θ_v, here Pareto-distributed and cut, whose tail
-    has the exponent `skew`. Each edge draws one end from all vertices in proportion to θ, the other
-    from the class of the first with probability `homophily`, from all vertices otherwise. Loops and
-    duplicates are dropped and drawn again; where a class is full, edges go anywhere. There are
-    about `edges` stored entries, two an edge. Features are as of `drawn_graph`.
-    """
+    """A graph of Karrer & Newman (2011), with about `edges` entries; degrees' tail is `skew`."""
     if vertices < 1 or classes < 1 or edges < 0:
         raise InputError("a block model needs at least one vertex and one class, and edges ≥ 0")
     if skew <= 1 or not 0 <= homophily <= 1:
@@ -230,12 +223,7 @@ def generate_block_model(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> ShardDirectory:
-    """Write a degree-corrected block model with two levels of communities, in O(n) memory.
-
-    After Karrer & Newman (2011): a share `inside` of the edges stays in its community, a share
-    `near` in its district; the density at relative position x of a community, and of its sizes, is
-    (x + hub)^-exponent. The same for a seed whatever the threads and buffers.
-    """
+    """Write a block model in O(n) memory; x is as dense in a community as (x + hub)^-exponent."""
     if not 2 <= vertices < 2**31:
         raise InputError(f"vertices must be in [2, 2³¹), got {vertices}")
     if nonzeros < 0:

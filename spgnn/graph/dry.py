@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from spgnn.attention import Attention
 from spgnn.autograd import product
+from spgnn.comm import Communicator
 from spgnn.exchange import Step
 from spgnn.exchange.plan import Carried
 from spgnn.graph.features import Features
@@ -194,6 +195,25 @@ def recorded_products(
     logits: Tensor = shadow(_on_meta(X_local), layers)
     logits.sum().backward()
     return [one for matrix in matrices.values() for one in matrix.products]
+
+
+def agreed_products(
+    comm: Communicator, model: nn.Module, X_local: Features, graph: Matrices, dtype: torch.dtype
+) -> list[Recorded]:
+    """The same from the last rank, which alone imports what the meta device needs. Collective."""
+    matrices, last = matrices_of(graph), comm.size - 1
+
+    def recorded() -> list[Any]:
+        return [
+            (matrices.index(A), width, str(kind).removeprefix("torch."), astuple(step), *heads)
+            for A, width, kind, step, *heads in recorded_products(model, X_local, graph, dtype)
+        ]
+
+    records = comm.on_every_rank(lambda: recorded() if comm.rank == last else [])
+    return [
+        Recorded(matrices[place], width, getattr(torch, kind), Step(*step), *heads)
+        for place, width, kind, step, *heads in comm.broadcast_value(records, last)
+    ]
 
 
 def _on_meta(X_local: Features) -> Features:

@@ -103,6 +103,8 @@ def train(
         make = partial(config.opener, comm=comm, idle_bytes=idle)
     else:
         if data is None:
+            if 1 < comm.size == comm.rank + 1:  # for its dry run, while rank 0 reads
+                import torch.fx.experimental.symbolic_shapes  # noqa: F401
             for extension in config.extensions:
                 part = extension.share(config, comm)
                 if part is not None:

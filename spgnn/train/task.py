@@ -19,7 +19,7 @@ from spgnn.data.source import GraphMeta
 from spgnn.exchange.codec import relative_errors
 from spgnn.exchange.plan import Carried, carried_by_level
 from spgnn.graph.codecs import GraphCodecs
-from spgnn.graph.dry import Recorded, recorded_products
+from spgnn.graph.dry import Recorded, agreed_products
 from spgnn.graph.protocol import matrices_of
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import check_memory
@@ -282,23 +282,14 @@ class GraphTask(Task):
         assert self.codecs is not None
         self.codecs.load(state, self.data.whole.device)
 
-    def planned_bytes(self, epoch: int = 0, group_sizes: Sequence[int] = ()) -> tuple[int, ...]:
-        """Bytes that this rank sends, receives, and sends out of its groups, in an epoch."""
-        if self.comm.size == 1:  # nothing moves, and to count it torch imports its compiler
-            return 0, 0, *(0 for _ in group_sizes)
-        return planned_bytes(self._products, epoch, group_sizes)
-
     def sections(self) -> dict[str, Any]:
         """The graph, planned bytes (a mean where epochs differ), work and errors. Collective."""
         comm, data, whole = self.comm, self.data, self.data.whole
-        if self.codecs is not None or self.planned:
-            epochs = max(len(self.planned), 1)
-            nothing = (0, 0, *(0 for _ in comm.ledger.group_sizes))
-            sent, received, *out = (
-                sum(counts) // epochs for counts in zip(*self.planned or [nothing], strict=True)
-            )
-        else:
-            sent, received, *out = self.planned_bytes(group_sizes=comm.ledger.group_sizes)
+        sizes, epochs = comm.ledger.group_sizes, self.planned
+        if not epochs and self.codecs is None and comm.size > 1:
+            epochs = [planned_bytes(self._products, 0, sizes)]
+        epochs = epochs or [(0, 0, *(0 for _ in sizes))]  # nothing moves
+        sent, received, *out = (sum(one) // len(epochs) for one in zip(*epochs, strict=True))
         approximation = None
         if self.codecs is not None:
             errors = relative_errors(self.codecs.errors.values(), comm)
@@ -328,17 +319,18 @@ class GraphTask(Task):
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
-        products = list(self._products)
-        products += recorded_products(
-            self.network, self.data.features, self.data.evaluated, self.dtype
+        data, products = self.data, list(self._products)
+        products += agreed_products(
+            self.comm, self.network, data.features, data.evaluated, self.dtype
         )
         for product in sorted(products, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
     @cached_property
     def _products(self) -> list[Recorded]:
-        """The products of one training epoch."""
-        return recorded_products(self.network, self.data.X, self.data.layers, self.dtype)
+        """The products of one training epoch. Collective."""
+        data = self.data
+        return agreed_products(self.comm, self.network, data.X, data.layers, self.dtype)
 
 
 def graph_section(meta: GraphMeta) -> dict[str, Any]:
