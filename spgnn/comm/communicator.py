@@ -43,10 +43,7 @@ class Pending:
     def wait(self) -> None:
         """Block until the operation is complete on this rank. Waiting again does nothing.
 
-        Raises
-        ------
-        CommunicationError
-            If another rank does not answer in time, has ended, or sent data of another size.
+        `CommunicationError` if another rank is late, has ended, or sent data of another size.
         """
         finish, self._finish = self._finish, None
         if finish is not None:

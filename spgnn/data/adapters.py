@@ -66,11 +66,6 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
 
     An edge that is named several times counts as often, as it does there: weights are summed, and
     without weights their number becomes the weight. All tensors are copied.
-
-    Raises
-    ------
-    InputError
-        If it has no edge_index, or labels that are none.
     """
     return read_pyg(data).record(name)
 

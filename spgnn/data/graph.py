@@ -118,11 +118,6 @@ class Graph(VertexData):
         Where each vertex stood in the source, if it has been moved.
     edge_attr : Tensor float32 [nnz, k], optional
         Features of edges, in the order of the adjacency's entries.
-
-    Raises
-    ------
-    InputError
-        If the arrays contradict each other, or a weight does not fit float32.
     """
 
     name: str

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -214,11 +214,6 @@ def load_dataset(
     seed : int
         Of generated graphs whose name gives none.
     progress : called with (what, done, all), optional
-
-    Raises
-    ------
-    InputError
-        If there is nothing of that name, or it cannot be read.
     """
     text = os.fspath(name_or_path)
     if names := names_of_several(text):
@@ -287,6 +282,16 @@ def data_directory(data_dir: AnyPath | None = None) -> Path:
 def _is_directory(place: Path) -> bool:
     """True for a graph directory, or what can be no other; a folder may hold tables."""
     return os.path.isdir(place) and (is_graph_directory(place) or not _reader_of_several(place))
+
+
+def check_dataset(name: str, data_dir: AnyPath | None) -> None:
+    """``InputError`` if there is no data set of that name or path; none is read or generated."""
+    for text in names_of_several(name) or [name]:
+        if text in DOWNLOADS or any(_matches(text, pattern) for pattern in DATASETS):
+            continue
+        place = cast(Path, _find(text, data_dir, 0, None))
+        if not os.path.exists(place) and not _reader_of_several(place):
+            raise InputError(f"{place}: no such file")
 
 
 def _find(
