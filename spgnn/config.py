@@ -666,6 +666,13 @@ class TrainConfig(Configuration):
         yield from chain.from_iterable(one.refused(self) for one in self.extensions)
         yield from refused(self)
 
+    def check_sources(self) -> None:
+        """Refuse a data set that is not there."""
+        from spgnn.data.load import check_dataset  # which needs torch
+
+        if self.opener is None:
+            check_dataset(self.data.dataset, self.data.data_dir)
+
     @property
     def opener(self) -> Callable[..., Any] | None:
         """The task that opens its data itself, if an extension has one."""

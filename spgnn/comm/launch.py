@@ -99,6 +99,7 @@ def run_job(
         if place is None:  # Elsewhere rank 0 alone may see a file.
             options: dict[str, Any] = getattr(config, "flat", dict)()
             check_method(options.get("partition", LIBRA), (*METHODS, LIBRA))
+            getattr(config, "check_sources", lambda: None)()
     except InputError as error:
         return _refuse(error)
 

@@ -13,10 +13,8 @@ from typing import Any
 
 from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
-from spgnn.comm.place import find_place
 from spgnn.config import Job, TrainConfig, Training
 from spgnn.data.distribute import RankShare
-from spgnn.data.load import check_dataset
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
@@ -45,10 +43,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "gcn.py") -> int
 
     def read() -> TrainConfig:
         flags.update(TrainConfig.given(arguments, program))
-        config = TrainConfig.of(**flags)
-        if find_place() is None and config.opener is None:  # elsewhere rank 0 alone may see it
-            check_dataset(config.data.dataset, config.data.data_dir)
-        return config
+        return TrainConfig.of(**flags)
 
     def body(config: TrainConfig, comm: Communicator) -> reporting.Report:
         return train(config, comm, flags, watch=Stopwatch(PROCESS_BEGAN))
