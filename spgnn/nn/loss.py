@@ -26,6 +26,7 @@ from spgnn.data.graph import labelled, outside_classes
 from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.kernels.cross_entropy import cross_entropy_sum
+from spgnn.torch_internals import traced
 
 UNKNOWN = -1
 
@@ -392,10 +393,11 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) 
     total : float
         Vertices that count, over all ranks (:func:`count_labelled`).
     """
-    below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
-    if not y.is_meta and bool(below.any()):  # plans trace it, whose labels have no numbers
-        row = int(below.nonzero()[0])
-        raise InputError(f"y of row {row} is {int(y[row])}; -1 says that a class is not known")
+    if not (traced() or y.is_meta):  # plans have labels without numbers
+        below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
+        if bool(below.any()):
+            row = int(below.nonzero()[0])
+            raise InputError(f"y of row {row} is {int(y[row])}; -1 says that a class is not known")
     return CrossEntropy().share(logits, y, mask, total)
 
 
