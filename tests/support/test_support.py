@@ -14,7 +14,7 @@ from tests.support.page import DOCUMENT, in_document, page
 from tests.support.sweep import RANKS, all_cells, swept
 
 CELLS = [cell for cell, _, _ in all_cells()]
-SHARE = 7  # of all cells, one in so many is run where time is short
+SHARE = 13  # of all cells, one in so many is run where time is short
 MOST_REFUSALS = 0.06
 
 
