@@ -196,8 +196,8 @@ def _stepped(optimizer: Any) -> bool:
             lists: Any = learnt, [p.grad for p in learnt], means, squares, [], counts
             numbers = {name: group[name] for name in ("lr", "weight_decay", "eps", "maximize")}
             numbers["beta1"], numbers["beta2"] = group["betas"]
-            fused = torch._fused_adamw_ if group["decoupled_weight_decay"] else torch._fused_adam_
-            fused(*lists, amsgrad=False, **numbers)
+            run = torch._fused_adamw_ if group.get("decoupled_weight_decay") else torch._fused_adam_
+            run(*lists, amsgrad=False, **numbers)
     return True
 
 
