@@ -16,7 +16,7 @@ from spgnn.errors import InputError, check_method
 from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.options import Record, command_of, flag, positional
 from spgnn.progress import ProgressBar
-from spgnn.registry import OPENERS
+from spgnn.registry import LARGEST_IMBALANCE, OPENERS
 
 if TYPE_CHECKING:  # imported where it is used: --help waits for none of it
     from spgnn.data.graph import LabelKind
@@ -43,7 +43,7 @@ class Shard(Record):
     partition: Annotated[
         str, flag("a method of spgnn-partition, or a file with one label a line", "METHOD_OR_FILE")
     ] = "block"
-    imbalance: Annotated[float, flag("of the parts")] = 0.05
+    imbalance: Annotated[float, flag("of the parts", high=LARGEST_IMBALANCE)] = 0.05
     seed: Annotated[int, flag("of the method")] = 0
     split: Annotated[int | None, flag("keep only this column of masks with several", "N")] = None
     symmetrise: Annotated[bool, flag("store every edge in both directions")] = False

@@ -15,6 +15,7 @@ from spgnn.registry import (
     BACKENDS,
     BITS,
     CODECS,
+    LARGEST_IMBALANCE,
     LEAST_SAMPLE,
     MODELS,
     REDUCTIONS,
@@ -163,7 +164,7 @@ class Algorithm(Record):
     objective: Annotated[
         ObjectiveChoice, rare("of the partition; auto: what is exchanged under the cover")
     ] = "auto"
-    imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
+    imbalance: Annotated[float, rare("of the partition", high=LARGEST_IMBALANCE)] = 0.05
     order: Annotated[Order, rare("paper: multiply A by X in every epoch")] = "auto"
     recompute_halo: Annotated[
         bool, flag("recompute the rows that the second layer needs, rather than receive them")

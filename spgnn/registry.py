@@ -76,7 +76,7 @@ BITS = (32, 16, 8, 4, 2, 1)
 LEAST_SAMPLE = 1e-9
 LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
 MORTON = "morton"  # a method that needs positions, not a graph
-LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
+LARGEST_IMBALANCE = 1  # 0.05 is 5 %: whoever writes 5 means that
 MOST_THREADS = 1024
 # Who computes what: an `exchange.NamedScheme`
 SCHEMES = Registry(

@@ -40,6 +40,7 @@ _OTHER_NAMES = {
     "partition": "method partitioner",
     "method": "partitioner partition algorithm",
     "objective": "receive",
+    "balance": "weights vertex-weights",
     "output": "out o",
 }
 
@@ -58,7 +59,7 @@ def unknown_option(
     near = get_close_matches(bare, flags, n=1, cutoff=0.75)
     begin = [own for own in flags if own.startswith(bare)] if len(bare) > 2 else []
     near = near or (begin if len(begin) == 1 else [])
-    if not get_close_matches(bare, near, cutoff=0.9):
+    if "parts" not in flags and not get_close_matches(bare, near, cutoff=0.9):
         for program, its_flags in programs():
             theirs = next((own for own in (bare, *others) if own in its_flags), None)
             if theirs is not None:

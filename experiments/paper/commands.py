@@ -68,7 +68,7 @@ class Options(Record):
     full: Annotated[bool, flag("stand-ins as large as the originals")] = False
     ranks: Annotated[str | None, flag("numbers of ranks", "P,…")] = None
     preset: Annotated[str, flag("of gvb", choices=PRESETS)] = "fast"
-    imbalance: Annotated[float, flag("of the partition", high=1000)] = 0.05
+    imbalance: Annotated[float, flag("of the partition", high=1)] = 0.05
     seed: Annotated[int, flag("of the partition")] = 0
     cache: Annotated[str | None, flag("where partitions are kept", "DIR")] = None
     data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None

@@ -34,7 +34,7 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
-from spgnn.registry import DATA, MODELS, PLANNERS, Cover, CoverChoice, Strategy
+from spgnn.registry import DATA, LARGEST_IMBALANCE, MODELS, PLANNERS, Cover, CoverChoice, Strategy
 from spgnn.torch_internals import on_cpu
 
 
@@ -169,7 +169,7 @@ def distribute(
             PLANNERS.need("distribute", 'plan="auto"', "plan")
         planned = _planned_model(plan_for, hidden_channels, num_layers, memory)
         check_integer("seed", seed, 0)
-        check_number("imbalance", imbalance, 0, 1000)
+        check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE)
         if split is not None:
             check_integer("split", split, 0)
         check_choice("cover", cover, get_args(CoverChoice))

@@ -177,20 +177,15 @@ def _check_names(options: Options) -> None:
             "--method libra balances nonzeros; it takes no --refine-from, --objective, --balance, "
             "--shares or --fixed"
         )
-    inputs = {"shares": options.shares is not None, "fixed": options.fixed is not None}
     there = options.positions is not None
+    inputs = {name for name in ("shares", "fixed") if getattr(options, name) is not None}
+    more = {MORTON: {"positions"}} if there else {}
     for name in options.compared:
-        positions = there and name == MORTON
-        check_method(name, options.objective_of(name), initial=False, positions=positions, **inputs)
+        check_method(name, options.objective_of(name), inputs | more.get(name, set()))
     if options.labels is None and options.edge_labels is None and options.method != LIBRA:
-        check_method(
-            options.method,
-            options.objective,
-            initial=options.refine_from is not None,
-            positions=there and options.method == MORTON,
-            weights=len(options.balance.split(",")),
-            **inputs,
-        )
+        inputs |= more.get(options.method, set()) | ({"initial"} if options.refine_from else set())
+        balanced = len(options.balance.split(","))
+        check_method(options.method, options.objective, inputs, balanced)
     if there and MORTON not in (options.method, *options.compared):
         raise InputError("--positions needs method morton, in --method or --compare")
     check_nodes(options.nodes, options.parts, "--nodes")
@@ -353,9 +348,8 @@ def _record(options: Options, reports: list[Report]) -> bytes:
     first = reports[0]
     record: dict[str, Any] = {**first, "graph": options.graph}
     if options.features is not None:
-        figures = {"total": "total_volume", "max_send": "max_send", "max_recv": "max_recv"}
-        figures["busiest"] = "busiest"
-        volumes = {name: first[key] * 4 * options.features for name, key in figures.items()}
+        figures = ("total", "max_send", "max_recv", "busiest")
+        volumes = {name: first[name] * 4 * options.features for name in figures}
         record["bytes"] = {"features": options.features, **volumes}
     if len(reports) > 1:
         record["compared"] = reports[1:]

@@ -15,7 +15,7 @@ from spgnn.data.arrays import header_bytes, read_header
 from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, check_regular, errors_of, reading, write_file
 from spgnn.layout import Float64Array, Int32Array, Int64Array
-from spgnn.partition.problem import check_parts, integers
+from spgnn.partition.problem import check_parts, integers, numbers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
 _LEAST_SHARE = 1e-100  # of the largest
@@ -33,36 +33,26 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
     array = integers(labels, "labels")
     if parts is None and len(array) == vertices:
         parts = int(array.max()) + 1 if vertices else 1
+        if vertices and array.min() > 0:
+            begin = f"labels begin at {array.min()}, and parts at 0"
+            raise InputError(f"{begin}: subtract as much, or give the number of parts")
     parts = check_parts(1 if parts is None else parts, vertices)
-    _check_range(array, vertices, parts, "label", "vertex", "vertices")
+    _check_range(array, vertices, parts, "label", "vertex")
     return np.ascontiguousarray(array, dtype=np.int32), parts
 
 
 def check_fixed(fixed: npt.ArrayLike, vertices: int, parts: int) -> Int32Array | None:
     """The part that each vertex must be in, −1 for any; None if all are free."""
     array = integers(fixed, "fixed")
-    _check_range(array, vertices, parts, "fixed label", "vertex", "vertices", lowest=-1)
+    _check_range(array, vertices, parts, "fixed label", "vertex", lowest=-1)
     return array.astype(np.int32) if (array >= 0).any() else None
 
 
 def check_shares(shares: npt.ArrayLike, parts: int, name: str = "shares") -> Float64Array | None:
     """Shares of the work, float64 [parts], of the largest; None if equal, InputError if unfit."""
-    try:
-        array = np.asarray(shares)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} must be a vector of numbers: {error}") from None
-    if array.ndim != 1 or array.dtype.kind not in "iuf":
-        raise InputError(
-            f"{name} must be a vector of numbers, got {array.dtype} {list(array.shape)}"
-        )
-    if len(array) != parts:
-        raise InputError(f"{len(array)} {name} for {parts} parts; there must be one for each")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
-    if len(bad):
-        raise InputError(
-            f"the share {array[bad[0]]} of part {bad[0]} is not positive; a part that should stay "
-            "empty needs no number of its own"
-        )
+    array = numbers(shares, name, parts, "parts")
+    if not array.all():
+        raise InputError(f"the share of part {array.argmin()} is 0; leave empty parts out")
     relative = np.maximum(array.astype(np.float64) / float(array.max()), _LEAST_SHARE)
     return None if (relative == 1).all() else relative
 
@@ -70,19 +60,14 @@ def check_shares(shares: npt.ArrayLike, parts: int, name: str = "shares") -> Flo
 def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Array:
     """Labels of nonzeros as a copy, int32 [nnz]."""
     array = integers(labels, "edge labels")
-    _check_range(array, edges, parts, "edge label", "nonzero", "nonzeros")
+    _check_range(array, edges, parts, "edge label", "nonzero")
     return array.astype(np.int32)
 
 
 def _check_range(
-    array: npt.NDArray[Any],
-    count: int,
-    parts: int,
-    label: str,
-    one: str,
-    several: str,
-    lowest: int = 0,
+    array: npt.NDArray[Any], count: int, parts: int, label: str, one: str, lowest: int = 0
 ) -> None:
+    several = "vertices" if one == "vertex" else f"{one}s"
     if len(array) != count:
         raise InputError(f"{len(array)} {label}s for {count} {several}; there must be one for each")
     bad = np.flatnonzero((array < lowest) | (array >= parts))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
 from spgnn.files import AnyPath
-from spgnn.layout import Int32Array, Int64Array
+from spgnn.layout import Int32Array
 from spgnn.machine import Machine
 from spgnn.partition.labels import check_fixed, check_labels, check_shares
 from spgnn.partition.morton import morton
@@ -27,6 +27,7 @@ from spgnn.partition.problem import (
     balanced_weights,
     check_parts,
     check_threads,
+    check_weights,
     checked_mask,
 )
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
@@ -34,14 +35,12 @@ from spgnn.progress import Progress
 from spgnn.registry import LARGEST_IMBALANCE, MORTON, Objective, Preset
 from spgnn.registry import METHODS as REGISTERED
 
+METHODS = REGISTERED
 OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their objectives
 # The methods that take fixed vertices.
 FIXING = (*OURS, "kahypar", "mtkahypar", "mtkahypar-deterministic", "block", "random")
 # Methods whose parts keep their numbers: runs of vertices, and parts that share what they need.
 _NUMBERED = ("block", "random", "pagraph")
-
-
-METHODS = REGISTERED
 
 
 def partition(
@@ -55,7 +54,7 @@ def partition(
     preset: Preset = "default",
     balance: Sequence[str] = ("nnz",),
     train_mask: npt.NDArray[np.bool_] | None = None,
-    weights: Int64Array | None = None,
+    weights: npt.ArrayLike | None = None,
     shares: npt.ArrayLike | None = None,
     fixed: npt.ArrayLike | None = None,
     initial: npt.ArrayLike | None = None,
@@ -80,15 +79,16 @@ def partition(
     objective, preset, nodes, machine
         As of the command; `machine` may be a file of ``spgnn machine``.
     imbalance : float
-        Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most a million.
+        Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most 1.
     seed : int
         Not negative; the same seed gives the same labels.
     balance : sequence of {"nnz", "vertices", "train"}
         What every part gets an equal share of. More than one with gvb only.
     train_mask : bool [n], optional
         For ``balance="train"``, and for pagraph, which looks at neighbourhoods of so many `hops`.
-    weights : int64 [n], optional
-        What every part gets an equal share of, in place of `balance`; not negative.
+    weights : real numbers [n], optional
+        What every part gets an equal share of, in place of `balance`; not negative. Fractions, and
+        integers whose sum passes 2**53, are rounded to parts of 2**50 of the sum.
     shares : positive numbers [k], optional
         A part's share of the work, beside those of the others. Equal by default.
     fixed : integers in [−1, k), [n], optional
@@ -105,7 +105,8 @@ def partition(
     -------
     labels : int32 [n]
     report : dict
-        As `report`, with the method, its seconds, and ``imbalance_asked``/``imbalance_met``.
+        As `report`, with the method, its seconds, ``weight_imbalance`` (of what was balanced), and
+        ``imbalance_asked``/``imbalance_met``.
 
     Raises
     ------
@@ -126,12 +127,19 @@ def partition(
     pinned = None if fixed is None else check_fixed(fixed, n, parts)
     if start is not None and pinned is not None:
         start = np.where(pinned >= 0, pinned, start)
+    exact: npt.NDArray[Any]
+    if weights is None:
+        exact = whole = balanced_weights(adjacency, balance, train_mask)
+    else:
+        relative, counts = check_weights(weights, n)
+        exact, whole = relative[:, None], counts[:, None]
+        if n and not exact.any():
+            raise InputError("weights are all 0; leave them out, or weigh a vertex")
     problem = Problem(
         adjacency,
         parts=parts,
-        weights=balanced_weights(adjacency, balance, train_mask)
-        if weights is None
-        else np.asarray(weights, np.int64)[:, None],
+        weights=whole,
+        weighted=weights is not None,
         imbalance=check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE),
         seed=check_integer("seed", seed, 0, LARGEST_SEED),
         preset=preset,
@@ -148,15 +156,10 @@ def partition(
         nodes=nodes,
         outside=outside,
     )
-    check_method(
-        method,
-        objective,
-        shares=shares is not None,
-        fixed=fixed is not None,
-        initial=initial is not None,
-        positions=positions is not None,
-        weights=problem.weights.shape[1],
-    )
+    options = {"shares": shares, "fixed": fixed, "initial": initial, "positions": positions}
+    options["weights"] = weights
+    present = {name for name, value in options.items() if value is not None}
+    check_method(method, objective, present, whole.shape[1])
     if positions is not None and len(np.asarray(positions)) != n:
         raise InputError(f"positions of {len(np.asarray(positions))} vertices for a graph of {n}")
     kinds = kinds_of(parts, problem.shares, pinned)
@@ -179,37 +182,30 @@ def partition(
     seconds = time.perf_counter() - started
     counting: dict[str, Any] = {"minimum": minimum, "threads": threads, "progress": progress}
     result = report(adjacency, labels, k, shares=problem.shares, nodes=nodes, **counting)
-    loads = [part_weights(weights, labels, parts) for weights in problem.weights.T]
+    loads = [part_weights(each, labels, parts) for each in exact.T]
     excess = max(excess_of_maximum(load, problem.shares) for load in loads)
     met = excess <= problem.imbalance + 1e-9
-    result |= {"method": method, "seconds": seconds}
+    result |= {"method": method, "seconds": seconds, "weight_imbalance": excess}
     result |= {"objective": objective if method in OURS else None}
     result |= {"imbalance_asked": problem.imbalance, "imbalance_met": met}
     return labels, result
 
 
 def check_method(
-    method: str,
-    objective: Objective,
-    *,
-    shares: bool,
-    fixed: bool,
-    initial: bool,
-    positions: bool,
-    weights: int = 1,
+    method: str, objective: Objective, options: Collection[str], balanced: int = 1
 ) -> None:
     """InputError if a method lacks an option of `partition`, or its package is missing."""
     if objective not in OURS.get(method, ("both",)):
         raise InputError(f"method {method} takes no objective {objective}; use gvb")
-    if shares and method == "pagraph":
-        raise InputError("method pagraph makes parts equal and takes no shares; use gvb")
-    if fixed and method not in FIXING:
+    if method == "pagraph" and ("shares" in options or "weights" in options):
+        raise InputError("method pagraph makes parts equal and takes no shares or weights; use gvb")
+    if "fixed" in options and method not in FIXING:
         raise InputError(f"method {method} takes no fixed vertices; use one of {', '.join(FIXING)}")
-    if initial and method not in OURS:
+    if "initial" in options and method not in OURS:
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
-    if positions != (method == MORTON):
+    if ("positions" in options) != (method == MORTON):
         raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
-    if weights > 1 and method != "gvb":
+    if balanced > 1 and method != "gvb":
         raise InputError(f"method {method} balances one weight only; use gvb for more")
     if method in PACKAGES:
         imported(PACKAGES[method])

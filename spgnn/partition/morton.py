@@ -12,7 +12,7 @@ from spgnn.errors import InputError
 from spgnn.files import check_regular, reading
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.labels import check_shares
-from spgnn.partition.problem import check_parts
+from spgnn.partition.problem import check_parts, check_weights
 
 _BITS = 16  # of a coordinate: cells along an edge of the box
 
@@ -43,7 +43,7 @@ def morton(
     Raises
     ------
     InputError
-        If there is no such array, or a number is NaN or infinite.
+        If there is no such array, or a number is NaN, infinite, or a weight that is negative.
     """
     points = np.asarray(positions)
     if points.ndim != 2 or points.shape[1] not in (2, 3) or points.dtype.kind not in "iuf":
@@ -53,16 +53,12 @@ def morton(
         )
     n, dimensions = points.shape
     parts = check_parts(k, n)
-    loads = np.ones(n) if weights is None else np.asarray(weights)
-    if loads.shape != (n,) or loads.dtype.kind not in "biuf":
-        raise InputError(f"weights must be numbers [{n}], got {loads.dtype} {list(loads.shape)}")
+    loads = np.ones(n) if weights is None else check_weights(weights, n)[1]
     relative = None if shares is None else check_shares(shares, parts)
-    points, loads = points.astype(np.float64), loads.astype(np.float64)
-    for name, array in (("positions", points), ("weights", loads)):
-        if not np.isfinite(array).all():
-            raise InputError(f"{name} must be finite; row {_first(~np.isfinite(array))} is not")
-    if (loads < 0).any():
-        raise InputError(f"weights must not be negative; that of row {_first(loads < 0)} is")
+    points = points.astype(np.float64)
+    if not np.isfinite(points).all():
+        row = int(np.argmin(np.isfinite(points).all(axis=1)))
+        raise InputError(f"positions must be finite; row {row} is not")
     if not n:
         return np.zeros(0, np.int32)
     corner = points.min(axis=0)
@@ -89,7 +85,3 @@ def read_positions(path: str) -> npt.NDArray[Any]:
     check_regular(named)
     with reading(named), named.open("rb") as file:
         return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-
-
-def _first(wrong: npt.NDArray[np.bool_]) -> int:
-    return int(np.argwhere(wrong)[0][0])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from spgnn import _native
 from spgnn.errors import InputError, check_integer
-from spgnn.layout import Int32Array, RowLayout
+from spgnn.layout import Int32Array, Int64Array, RowLayout
 from spgnn.partition.places import kinds_of
 from spgnn.partition.problem import Problem, check_columns, part_bounds, without_duplicates
+from spgnn.partition.volume import part_weights
 from spgnn.progress import stage
 from spgnn.registry import Preset
 
@@ -119,34 +122,32 @@ def stream(problem: Problem) -> Int32Array:
 
 
 def block(problem: Problem) -> Int32Array:
-    """Runs of equally many consecutive vertices, or as many as the shares say."""
-    return _with_fixed(problem, _runs(problem))
+    """Runs of equally many consecutive vertices, or of as much weight, or as the shares say."""
+    return _cut(problem, lambda free: free)
 
 
 def random(problem: Problem) -> Int32Array:
-    """Equally many vertices each, drawn at random, or as many as the shares say."""
-    return _with_fixed(problem, np.random.default_rng(problem.seed).permutation(_runs(problem)))
+    """The same of vertices in random order."""
+    return _cut(problem, np.random.default_rng(problem.seed).permutation)
 
 
-def _runs(problem: Problem) -> Int32Array:
-    """Labels of the free vertices, rising: what fixed ones leave of each part's share."""
+def _cut(problem: Problem, order: Callable[[Int64Array], Int64Array]) -> Int32Array:
+    """Runs of the free vertices in an order: what fixed ones leave of each part's share."""
     n, parts, shares = problem.adjacency.vertices, problem.parts, problem.shares
-    fixed = problem.fixed
-    if fixed is not None:
-        taken = np.bincount(fixed[fixed >= 0], minlength=parts)
-        shares = np.maximum(n / problem.portions - taken, 0)
-        n -= int(taken.sum())
-    rows = RowLayout.even(n, parts)
-    if shares is not None and n:
-        rows = RowLayout(np.array([0, n])).split(parts, shares=shares)
-    return np.repeat(np.arange(parts, dtype=np.int32), rows.sizes)
-
-
-def _with_fixed(problem: Problem, free: Int32Array) -> Int32Array:
-    if problem.fixed is None:
-        return free
-    labels = problem.fixed.copy()
-    labels[labels < 0] = free
+    # With a part for each vertex there is nothing to weigh.
+    weight = problem.weight if problem.weighted and parts < n else None
+    labels = np.full(n, -1, np.int32) if problem.fixed is None else problem.fixed.copy()
+    free = order(np.flatnonzero(labels < 0))
+    if problem.fixed is not None:
+        taken = part_weights(np.ones(n) if weight is None else weight, labels + 1, parts + 1)
+        shares = np.maximum(taken.sum() / problem.portions - taken[1:], 0)
+        shares = shares if shares.any() else problem.shares
+    rows = RowLayout.even(len(free), parts)
+    if len(free) and (weight is not None or shares is not None):
+        rows = RowLayout(np.array([0, len(free)])).split(
+            parts, None if weight is None else weight[free], shares
+        )
+    labels[free] = np.repeat(np.arange(parts, dtype=np.int32), rows.sizes)
     return labels
 
 

@@ -45,13 +45,12 @@ def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
     if volume:
         options.objtype = int(pymetis.ObjType.VOL)
     index = pymetis.zero_copy_dtype()
-    most = max(len(indices), int(problem.weight.sum()))
-    if most > np.iinfo(index).max:
-        raise InputError(f"this METIS counts in {index} and cannot take {most:,} nonzeros")
+    if len(indices) > np.iinfo(index).max:
+        raise InputError(f"this METIS counts in {index} and cannot take {len(indices):,} nonzeros")
     _, labels = pymetis.part_graph(
         problem.parts,
         adjacency=pymetis.CSRAdjacency(indptr.astype(index), indices.astype(index)),
-        vweights=problem.weight.astype(index),
+        vweights=problem.small_weight.astype(index),
         # METIS reads float32, and refuses a share of 0.
         tpwgts=None if problem.shares is None else (1 / problem.portions).clip(1e-30).tolist(),
         recursive=False if volume else None,
@@ -70,7 +69,7 @@ def kahypar(problem: Problem) -> Int32Array:
     if len(pins) == 0:  # KaHyPar crashes without nets
         return block(problem)
     # Rows without nonzeros weigh 0, and KaHyPar wants weights of at least 1, as does Mt-KaHyPar.
-    weight = np.maximum(problem.weight, 1)
+    weight = np.maximum(problem.small_weight, 1)
     hypergraph = library.Hypergraph(
         problem.adjacency.vertices,
         len(nets) - 1,
@@ -106,7 +105,7 @@ def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
     name = "QUALITY" if problem.preset == "strong" else "" if deterministic else "DEFAULT"
     name = "_".join(filter(None, ("DETERMINISTIC" if deterministic else "", name)))
     context = initializer.context_from_preset(getattr(library.PresetType, name))
-    weight = np.maximum(problem.weight, 1)
+    weight = np.maximum(problem.small_weight, 1)
     context.set_partitioning_parameters(problem.parts, problem.imbalance, library.Objective.KM1)
     if problem.shares is not None:
         context.set_individual_target_block_weights(problem.bounds(weight))
@@ -136,7 +135,7 @@ def kaminpar(problem: Problem) -> Int32Array:
     head = np.array([1, len(indptr) - 1, len(indices)], np.uint64)
     begins = 8 * (len(head) + len(indptr) + indptr.astype(np.uint64))
     with tempfile.NamedTemporaryFile(suffix=".parhip") as file:
-        weight = np.maximum(problem.weight, 1)
+        weight = np.maximum(problem.small_weight, 1)
         for array in (head, begins, indices.astype(np.uint64), weight):
             file.write(array.data)
         file.flush()

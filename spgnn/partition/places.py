@@ -113,5 +113,4 @@ def in_places(
         places = _native.place_blocks(blocks.ravel(), size, kinds)
     else:
         places = _native.place_parts(adjacency.indptr, adjacency.indices, labels, size, kinds)
-    placed: Int32Array = places[labels]
-    return placed
+    return np.asarray(places[labels], np.int32)

@@ -42,15 +42,43 @@ def check_nodes(nodes: int | None, parts: int, name: str = "nodes") -> int | Non
 
 def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     """A vector of integers of any width; an empty one may have any dtype."""
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
-        raise InputError(f"{name} must be a vector of integers: {error}") from None
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InputError(
-            f"{name} must be a vector of integers, got {array.dtype} {list(array.shape)}"
-        )
+    return _vector(values, f"{name} must be a vector of integers", "iu")
+
+
+def numbers(values: npt.ArrayLike, name: str, count: int, one: str) -> npt.NDArray[Any]:
+    """A vector of real numbers, one for each `one` of `count`; none is infinite or negative."""
+    array = _vector(values, f"{name} must be a vector of numbers", "biuf")
+    if len(array) != count:
+        raise InputError(f"{len(array)} {name} for {count} {one}; there must be one for each")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if len(bad):
+        entry = f"{name}[{bad[0]}] is {array[bad[0]]}"
+        raise InputError(f"{entry}; {name} are finite numbers that are not negative")
     return array
+
+
+def _vector(values: Any, rule: str, kinds: str) -> npt.NDArray[Any]:
+    try:
+        if hasattr(values, "detach"):  # a tensor on a GPU, or of bfloat16, or with a gradient
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists
+        raise InputError(f"{rule}: {error}") from None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
+        raise InputError(f"{rule}, got {array.dtype} {list(array.shape)}")
+    return array
+
+
+def check_weights(weights: npt.ArrayLike, vertices: int) -> tuple[Float64Array, Int64Array]:
+    """Weights beside the largest, and as integers [vertices]: fractions are parts of 2⁵⁰."""
+    array = numbers(weights, "weights", vertices, "vertices").astype(np.float64)
+    largest = array.max(initial=0) or 1.0
+    relative = array / largest
+    total = relative.sum()
+    if (array == np.rint(array)).all() and total <= 2.0**53 / largest:  # float64 counts to there
+        return relative, array.astype(np.int64)
+    return relative, np.rint(relative * (2.0**50 / total)).astype(np.int64)
 
 
 def part_bounds(
@@ -59,8 +87,7 @@ def part_bounds(
     """The most that each of `parts` shares may have of each total, or its largest row."""
     totals, parts = np.asarray(totals, np.int64), np.asarray(parts)
     allowed = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
-    bounds: Int64Array = np.maximum(allowed, np.ceil(totals / parts * (1 - 1e-12)))
-    return bounds.astype(np.int64)
+    return np.asarray(np.maximum(allowed, np.ceil(totals / parts * (1 - 1e-12))), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +104,8 @@ class Adjacency:
         if isinstance(A, Adjacency):
             return A
         is_block = hasattr(getattr(A, "indptr", None), "cpu")
-        if not (
-            is_block
-            or scipy.sparse.issparse(A)
-            or all(hasattr(A, x) for x in ("indptr", "indices", "shape"))
-        ):
+        arrays = ("indptr", "indices", "shape")
+        if not (scipy.sparse.issparse(A) or all(hasattr(A, x) for x in arrays)):
             raise InputError(
                 f"cannot partition a {type(A).__name__}; give a SciPy sparse matrix, a CSR block "
                 "or a graph on disk"
@@ -168,6 +192,7 @@ class Problem:
     adjacency: Adjacency
     parts: int
     weights: Int64Array
+    weighted: bool  # by the caller, not by the matrix
     imbalance: float
     seed: int
     preset: Preset
@@ -193,16 +218,22 @@ class Problem:
         return self.weights[:, 0]
 
     @property
+    def small_weight(self) -> Int64Array:
+        """The same for packages that count to 2³¹; the caller's so large that 1 is next to 0."""
+        scale = 2.0**30 / max(1, int(self.weight.sum()))
+        if self.weighted or scale < 1:
+            return np.asarray(np.rint(self.weight * scale), np.int64)
+        return self.weight
+
+    @property
     def portions(self) -> Float64Array:
         """One over the share of the work of each part, float64 [parts]: 3 for a third."""
         shares = np.ones(self.parts) if self.shares is None else self.shares
-        portions: Float64Array = shares.sum() / shares
-        return portions
+        return np.asarray(shares.sum() / shares)
 
     def bounds(self, weight: Int64Array) -> list[int]:
         """The most that each part may have of a weight of the vertices."""
-        bounds: list[int] = part_bounds(weight.sum(), self.portions, self.imbalance).tolist()
-        return bounds
+        return [*map(int, part_bounds(weight.sum(), self.portions, self.imbalance))]
 
 
 def balanced_weights(

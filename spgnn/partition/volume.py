@@ -208,16 +208,17 @@ def _between_nodes(rows: CoverVolume, nodes: int) -> Report:
     return {**rows.summary(), "busiest_node": int(max(each.max() for each in by_node))}
 
 
-def part_weights(weights: Int64Array, labels: npt.ArrayLike, parts: int) -> Int64Array:
-    """Weight of each part, int64 [parts]; exact below 2⁵³."""
-    return np.bincount(labels, weights=weights, minlength=parts).astype(np.int64)
+def part_weights(weights: npt.ArrayLike, labels: npt.ArrayLike, parts: int) -> npt.NDArray[Any]:
+    """Weight of each part, [parts], of the dtype of the weights; integers are exact below 2⁵³."""
+    array = np.asarray(weights)
+    return np.bincount(labels, weights=array, minlength=parts).astype(array.dtype)
 
 
-def excess_of_maximum(values: Int64Array, shares: Float64Array | None = None) -> float:
+def excess_of_maximum(values: npt.NDArray[Any], shares: Float64Array | None = None) -> float:
     """Maximum / average − 1, or largest value / its share − 1 with `shares`; 0 where all are 0."""
-    total = int(values.sum())
+    total = values.sum().item()
     if not total:
         return 0.0
     if shares is None:
-        return int(values.max()) * len(values) / total - 1
+        return float(values.max().item() * len(values) / total - 1)
     return float((values / (total * (shares / shares.sum()))).max()) - 1

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -88,7 +89,7 @@ def test_what_every_method_promises(method):
     weights = np.bincount(labels, weights=np.diff(A.indptr), minlength=4)
     assert result["imbalance_met"] == (weights.max() == 60)
     assert result["nnz_imbalance"] == pytest.approx(weights.max() / 60 - 1)
-    assert partition(A, 3, method, imbalance=1e6)[1]["imbalance_met"]
+    assert partition(A, 2, method, imbalance=1)[1]["imbalance_met"]
     A = community_graph(800, 4, seed=5)
     labels, found = partition(A, 4, method, seed=7)
     coo = A.astype(np.float32).tocoo()
@@ -163,10 +164,21 @@ def test_a_part_of_a_negligible_share_stays_empty(method):
     assert np.bincount(labels, minlength=4)[3] == 0
 
 
-@pytest.mark.parametrize("method", OURS)
-def test_weights_are_balanced_where_no_edge_asks_for_it(method):
-    weights = np.repeat([100, 1, 100, 1], 40)
-    assert partition(sp.csr_array((160, 160)), 4, method, weights=weights)[1]["imbalance_met"]
+@pytest.mark.parametrize("method", [*sorted(set(METHODS) - {"pagraph", "graph-vb"}), "morton"])
+def test_weights_of_any_kind_are_balanced(method):
+    """Fractions, tensors, numbers of any size, few that are not 0; judged as they are."""
+    A, rng = community_graph(600, 4, seed=5), np.random.default_rng(1)
+    few, fractions = np.repeat([100, 1, 100, 1], 150), rng.random(600)
+    more = {"positions": rng.random((600, 2))} if method == "morton" else {}
+    kinds = [fractions * 1e-9, few * 1e305, few * 2**50, few > 50]
+    for weights in (*kinds, torch.rand(600, dtype=torch.bfloat16, requires_grad=True)):
+        exact = np.array(weights.tolist(), float) / max(weights.tolist())
+        labels, found = partition(A, 4, method, weights=weights, minimum=False, threads=1, **more)
+        excess = np.bincount(labels, exact, minlength=4).max() / exact.sum() * 4 - 1
+        assert found["weight_imbalance"] == pytest.approx(excess, abs=1e-12)
+        assert found["imbalance_met"] == (excess <= 0.05)
+        assert excess <= (0.1 if method in packages.PACKAGES else 0.05)
+    assert partition(sp.csr_array((600, 600)), 4, method, weights=few, **more)[1]["imbalance_met"]
 
 
 def test_stream_makes_initial_parts_light_enough():
@@ -321,27 +333,26 @@ PARTITION = [
     ({"objective": "sent"}, "objective sent: choose one of both, send, cover"),
     ({"objective": "column"}, "objective column is now both"),
     ({"preset": "defualt"}, "did you mean 'default'"),
-    ({"imbalance": -0.1}, r"imbalance must be a number in \[0, 1e\+06\]"),
+    ({"imbalance": 5}, r"imbalance must be a number in \[0, 1\], got int 5"),
     ({"imbalance": "a"}, "imbalance must be a number in .*, got str 'a'"),
     ({"seed": -1}, "seed must be an integer"),
     ({"objective": "cover", "method": "metis"}, "method metis takes no objective cover"),
     ({"initial": np.zeros(30, int), "method": "metis"}, "cannot refine labels"),
     ({"initial": np.zeros(3, int)}, "3 labels for 30 vertices"),
-    ({"initial": np.zeros(30)}, "labels must be a vector of integers"),
-    ({"initial": np.full(30, 2)}, r"label 2 of vertex 0 is outside \[0, 2\)"),
     ({"balance": ("nnz", "edges")}, "balance edges: choose one of"),
     ({"balance": ("nnz", "nnz")}, "names a quantity twice"),
-    ({"balance": ()}, "balance must name one or more"),
-    ({"balance": 5}, "balance must name one or more"),
     ({"balance": "train"}, "needs a train mask, .* has none"),
     ({"balance": "train", "train_mask": np.ones(30)}, r"bool \[30\]; the graph has float64 \[30\]"),
     ({"balance": ("nnz", "vertices"), "method": "metis"}, "one weight only"),
     ({"shares": [1.0]}, "1 shares for 2 parts; there must be one for each"),
-    ({"shares": [1, 0]}, "the share 0 of part 1 is not positive"),
-    ({"shares": [np.nan, 1]}, "the share nan of part 0 is not positive"),
-    ({"shares": ["a", "b"]}, "shares must be a vector of numbers"),
+    ({"shares": [1, 0]}, "the share of part 1 is 0"),
+    ({"shares": [np.nan, 1]}, r"shares\[0\] is nan; shares are finite numbers that are not neg"),
+    ({"weights": [1, 2]}, "2 weights for 30 vertices"),
+    ({"weights": np.zeros(30)}, "weights are all 0"),
+    ({"weights": torch.ones(30, 1)}, r"vector of numbers, got float64 \[30, 1\]"),
+    ({"weights": np.ones(30), "method": "pagraph"}, "pagraph .* takes no shares or weights"),
+    *(({"weights": [1] * 29 + [bad]}, r"weights\[29\] is") for bad in (-1, np.nan, np.inf)),
     ({"shares": [1, 2], "method": "pagraph"}, "pagraph .* takes no shares"),
-    ({"fixed": np.zeros(3, int)}, "3 fixed labels for 30 vertices"),
     ({"fixed": np.full(30, 2)}, r"fixed label 2 of vertex 0 is outside \[-1, 2\)"),
     ({"fixed": np.zeros(30)}, "fixed must be a vector of integers"),
     (
@@ -355,8 +366,6 @@ CUT = [
     ({"edges": [0, 1]}, "2 edge labels for 3 nonzeros"),
     ({"edges": [0, 1, 2]}, r"edge label 2 of nonzero 2 is outside \[0, 2\)"),
     ({"edges": [0.0, 1.0, 1.0]}, "edge labels must be a vector of integers"),
-    ({"labels": [0, 1]}, "2 labels for 3 vertices"),
-    ({"imbalance": -1}, "imbalance must be a number"),
     ({"seed": -1}, "seed must be an integer"),
 ]
 REPORT = [
@@ -364,7 +373,7 @@ REPORT = [
     (([0, 1, 2], 2), "label 2 of vertex 2 is outside"),
     (([0, -1, 0], 2), "label -1 of vertex 1"),
     (([0.0, 1.0, 0.0], 2), "vector of integers"),
-    (([0, 0, 0], 0), "k must be an integer"),
+    (([1, 2, 2],), "labels begin at 1, and parts at 0: subtract as much, or give the number"),
     (([0, 0, 2**20], None), r"k must be an integer in \[1, 65536\], got int 1048577"),
 ]
 CALLS = [
@@ -389,7 +398,6 @@ MATRICES = [
     (sp.csr_array((3, 4)), "the matrix is 3 × 4"),
     (Arrays(np.array([0, 1, 2]), ZEROS[:2]), "indptr must have 4 entries, got 3"),
     (Arrays(np.array([0, 2, 1, 3]), ZEROS), "indptr must rise from 0"),
-    (Arrays(np.array([0, 1, 2, 3]), ZEROS[:2]), "indptr must rise from 0"),
     (Arrays(np.array([1, 1, 2, 3]), ZEROS), "indptr must rise from 0"),
     (Arrays(np.array([0.0, 1, 2, 3]), ZEROS), "indptr must be a vector of int"),
     (Arrays(np.array([0, 1, 2, 3]), np.zeros(3)), "indices must be a vector of integers"),
@@ -530,12 +538,6 @@ def test_refinement_keeps_the_bound(mapped):
         _, refined = partition(mapped, 16, "stream", initial=initial)
         assert refined["nnz_imbalance"] <= 0.05
         assert refined["total_volume"] < before["total_volume"]
-
-
-def test_one_row_heavier_than_a_part_is_reported():
-    A = np.zeros((50, 50), bool)
-    A[0, :] = True
-    assert not partition(sp.csr_array(A), 10, "stream")[1]["imbalance_met"]
 
 
 def test_a_broken_index_on_disk_is_an_error_not_a_crash(tmp_path):

@@ -16,7 +16,7 @@ from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
-from spgnn.registry import MODELS, MODES, SAMPLERS, TABLES
+from spgnn.registry import LARGEST_IMBALANCE, MODELS, MODES, SAMPLERS, TABLES
 
 
 class FeatureTable(Rows):
@@ -185,7 +185,7 @@ class Distribution(Record):
     balance: Annotated[
         str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
     ] = "nnz"
-    imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
+    imbalance: Annotated[float, rare("of the partition", high=LARGEST_IMBALANCE)] = 0.05
 
 
 def _refuse(*cases: tuple[object, str]) -> None:

@@ -200,7 +200,11 @@ def _check_weights(path: Path, lines: Int64, weights: Float64, *, declared_real:
 SPARSE_IDS = 16  # ids that leave more than this share of [0, largest] unused are names
 _WANTED = "an edge is 'source target [weight]'"
 _PLAIN = Grammar(
-    "dd", row=f"the first edge has 2 ({_WANTED})", separators=' \t\r,;"', comments="#%/"
+    "dd",
+    row=f"the first edge has 2 ({_WANTED})",
+    integer="is not an integer; one header line may come first; tables (.parquet) take text ids",
+    separators=' \t\r,;"',
+    comments="#%/",
 )
 _WEIGHTED = replace(_PLAIN, head="ddf", row=f"the first edge has 3 ({_WANTED})")
 _COMMENT = re.compile(r"[\s#%/]*")
@@ -217,7 +221,7 @@ class EdgeList(EdgeFile):
     def __init__(self, path: Path) -> None:
         head = read_head(path, _PLAIN)
         if not head.line:
-            raise _no_edges(path)
+            raise InputError(f"{path}: holds no edges; {_WANTED}")
         names = _headings(head.text)
         columns = len(names or head.fields)
         if columns not in (2, 3):
@@ -232,6 +236,10 @@ class EdgeList(EdgeFile):
             if any(other) or any(map(is_row_number, names)):
                 shown = shortened(", ".join(names), 60)
                 raise InputError(f"{path}, line {head.line}: the columns are '{shown}'; {_WANTED}")
+            third = shortened(names[2], 40) if columns == 3 else "weight"
+            if words_around("weight", third) is None and third.lower() not in ("w", "value"):
+                remedy = "an edge's weight follows its ends: name it 'weight', or drop the column"
+                raise InputError(f"{path}, line {head.line}: the third is '{third}'; {remedy}")
         self.path = path
         self._grammar = _PLAIN if columns == 2 else _WEIGHTED
         self._skip = head.line if names else 0
@@ -262,7 +270,7 @@ class EdgeList(EdgeFile):
             source, target = ends.T.astype(numpy_index_dtype(largest + 1))
             yield Edges(source, target, weights)
         if not self._edges:
-            raise _no_edges(path)
+            raise InputError(f"{path}: holds no edges; {_WANTED}")
         if self._stated_edges is not None and self._edges < self._stated_edges:
             raise InputError(
                 f"{path}: truncated: its header says {self._stated_edges} edges, but it holds "
@@ -294,25 +302,15 @@ class EdgeList(EdgeFile):
 
     def named(self, names: Int64) -> Int64:
         """Vertices that are stated but do not occur come last."""
-        _LOGGER.warning(
-            "%s: ids reach %d but only %d occur; vertices are numbered in rising order of id",
-            self.path,
-            self._largest,
-            len(names),
-        )
+        few = f"ids reach {self._largest} but only {len(names)} occur"
+        _LOGGER.warning("%s: %s; vertices are numbered in rising order of id", self.path, few)
         check_vertices(self.path, max(self._nodes, len(names)))
         missing = max(self._nodes - len(names), 0)
         if missing > np.iinfo(np.int64).max - self._largest:
-            raise InputError(
-                f"{self.path}: ids reach {self._largest}; no larger ones are left for the "
-                f"{missing} vertices that no edge names"
-            )
+            none = f"no larger ones are left for the {missing} vertices that no edge names"
+            raise InputError(f"{self.path}: ids reach {self._largest}; {none}")
         unnamed = np.arange(missing, dtype=np.int64) + 1
         return np.concatenate((names, self._largest + unnamed if missing else unnamed))
-
-
-def _no_edges(path: Path) -> InputError:
-    return InputError(f"{path}: holds no edges; one line 'source target [weight]' each")
 
 
 def _stated(path: Path, head: Head, what: str) -> int | None:

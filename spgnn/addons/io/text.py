@@ -34,7 +34,6 @@ _PARSED = 32  # times a line that is parsed in memory
 _SHOWN = 40
 _LONGEST_COUNT = 18  # digits: fits int64
 _FAULTS = {
-    "integer": "is not an integer",
     "spelling": "has a zero or a sign before it: ids are numbers, and 007 would be 7",
     "missing": "follows an empty field",
     "large": "is not an integer of 64 bits",
@@ -50,6 +49,7 @@ class Grammar:
     head: str  # kinds of the first fields
     cycle: str = ""  # kinds that repeat up to the end of the line
     row: str = ""  # what a line is, for the message that one has the wrong number of fields
+    integer: str = "is not an integer"  # what is said of another field in its place
     separators: str = " \t\r,;"  # with a double quote among them, one may stand around a field
     comments: str = "#%"  # lines that begin with one of these are skipped; a slash is doubled
     blank_rows: bool = False  # whether a line without fields is a row, or nothing
@@ -192,7 +192,8 @@ def parse_stream(file: BinaryIO, path: Path, grammar: Grammar, skip: int = 0) ->
             raise NoNumbers(f"{path}, line {line}: {fields} columns; {grammar.row}")
         if fault:
             shown = shortened(piece[begin:stop].decode("utf-8", "replace"), _SHOWN)
-            raise NoNumbers(f"{path}, line {line}: '{shown}' {_FAULTS[fault]}")
+            rule = grammar.integer if fault == "integer" else _FAULTS[fault]
+            raise NoNumbers(f"{path}, line {line}: '{shown}' {rule}")
         yield Numbers(integers, reals, counts, lines)
         first_line += piece.count(b"\n")
 

@@ -15,7 +15,7 @@ from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Scheme
 from spgnn.options import Configuration, Record, flag, key, rare
-from spgnn.registry import SCHEMES, CoverChoice
+from spgnn.registry import LARGEST_IMBALANCE, SCHEMES, CoverChoice
 
 RecipeName = Literal["none", "gowalla", "yelp2018", "amazon-book"]
 
@@ -81,7 +81,7 @@ class Algorithm(Record):
         CoverChoice, rare("rows of H, partial sums, or whichever are fewer; auto: these, in memory")
     ] = "auto"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
-    imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
+    imbalance: Annotated[float, rare("of the partition", high=LARGEST_IMBALANCE)] = 0.05
 
 
 @dataclass(frozen=True)
