@@ -128,7 +128,8 @@ def block(problem: Problem) -> Int32Array:
 
 def random(problem: Problem) -> Int32Array:
     """The same of vertices in random order."""
-    return _cut(problem, np.random.default_rng(problem.seed).permutation)
+    rng = np.random.default_rng(problem.seed)
+    return _cut(problem, lambda free: free[np.argsort(rng.permutation(len(free)))])
 
 
 def _cut(problem: Problem, order: Callable[[Int64Array], Int64Array]) -> Int32Array:

@@ -192,7 +192,6 @@ class Problem:
     adjacency: Adjacency
     parts: int
     weights: Int64Array
-    weighted: bool  # by the caller, not by the matrix
     imbalance: float
     seed: int
     preset: Preset
@@ -206,6 +205,7 @@ class Problem:
     progress: Progress | None
     nodes: int | None
     outside: int
+    weighted: bool = False  # by the caller, not by the matrix
 
     @property
     def node_size(self) -> int:
