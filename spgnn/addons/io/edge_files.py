@@ -239,7 +239,7 @@ class EdgeList(EdgeFile):
             third = shortened(names[2], 40) if columns == 3 else "weight"
             if words_around("weight", third) is None and third.lower() not in ("w", "value"):
                 remedy = "an edge's weight follows its ends: name it 'weight', or drop the column"
-                raise InputError(f"{path}, line {head.line}: the third is '{third}'; {remedy}")
+                raise InputError(f"{path}, line {head.line}: column 3 is '{third}'; {remedy}")
         self.path = path
         self._grammar = _PLAIN if columns == 2 else _WEIGHTED
         self._skip = head.line if names else 0

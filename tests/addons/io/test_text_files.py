@@ -26,7 +26,7 @@ NINES = "9" * 5000
 EDGES = {
     "0 1\n1 x\n": r", line 2: 'x' is not an integer; .* tables \(.parquet\) take text ids",
     "my graph\nsource,target\n0,1\n": ", line 2: 'source' is not an integer; one header line",
-    "source,target,year\n0,1,1999\n": ", line 1: the third is 'year'; .* name it 'weight'",
+    "source,target,year\n0,1,1999\n": ", line 1: column 3 is 'year'; .* name it 'weight'",
     "0 1\n\n# c\n1.5 2\n": ", line 4: '1.5' is not an integer",
     "0 1\n1 2 3\n": ", line 2: 3 columns; the first edge has 2",
     "0 1\n1\n2 3\n4 5 6\n": ", line 2: 1 columns",
