@@ -147,7 +147,8 @@ def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) ->
 def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor | None:
     """The product where nobody watches and all fits, else ``None``: then the long way says why."""
     pattern, values, row_scale, col_scale = A.pattern, A.values, A.row_scale, A.col_scale
-    if watched(X, out, values, row_scale, col_scale) or operators_seen(X) or not X.is_cpu:
+    seen = watched(X, out, values, row_scale, col_scale) or operators_seen(X)
+    if seen or not getattr(X, "is_cpu", False):  # arrays of others are refused by name
         return None
     if out is None:
         if accumulate or X.dim() != 2:
