@@ -114,8 +114,12 @@ class Halo:
         """Plan again, for other edges of the same vertices and owners. Collective.
 
         In place: a backward of what was computed before still goes the old way. Takes two passes
-        over the edges and one exchange of the ids that are needed. Edges that :meth:`build` would
-        refuse are refused, and the halo stays as it was.
+        over the edges and one exchange of ids. What is refused leaves the halo as it was.
+
+        Parameters
+        ----------
+        edge_index : Tensor int64 or int32 [2, e]
+            As of :meth:`build`.
         """
         comm, sources, targets = self.comm, self._sources, self._targets
 
@@ -173,10 +177,18 @@ class Halo:
         return _exchanged(self._map, x)
 
     def adjoint(self, g: Tensor) -> Tensor:
-        """The transpose: rows of a halo, [own + received, …], added up at owners. Collective.
+        """The transpose: rows of a halo, added up at their owners. Collective.
 
         Differentiable at every order. Of booleans it is ``or``; float16 and bfloat16 are added in
         float32 and rounded once.
+
+        Parameters
+        ----------
+        g : Tensor [own + received, …]
+
+        Returns
+        -------
+        Tensor [own, …]
         """
         return _exchanged(self._map.T, g)
 

@@ -167,7 +167,21 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Machine:
-    """Measured rates of a cluster; docs/machine.md describes each entry of its file."""
+    """Measured rates of a cluster; docs/machine.md describes each entry of its file.
+
+    Attributes
+    ----------
+    cores : int
+        Processors (or GPUs) of one node.
+    ranks_a_node : int
+        Ranks of one node: rank r is on node r // ranks_a_node.
+    memory : float
+        Bytes each rank may use; 0 if unknown.
+    overlap : float in [0, 1]
+        Share of the shorter of an exchange and a product that is hidden behind the longer.
+    disk : float
+        Bytes a second that a node's disk reads or writes; 0 if unknown.
+    """
 
     name: str
     cores: int

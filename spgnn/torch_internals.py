@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from functools import wraps
-from itertools import chain, count
+from itertools import count
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd import Function, forward_ad
-from torch.autograd.graph import _engine_run_backward
 from torch.optim.optimizer import _global_optimizer_post_hooks as _hooks_after
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_before
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -157,15 +156,8 @@ def without_compiler(optimizer: type[torch.optim.Optimizer]) -> Callable[..., An
     def step(self: Any, closure: Any = None) -> Any:
         return None if closure is None and _stepped(self) else whole(self, closure)
 
-    def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        if profiled() or not set_to_none:
-            methods["zero_grad"](self, set_to_none)
-        else:
-            for parameter in chain.from_iterable(group["params"] for group in self.param_groups):
-                parameter.grad = None
-
     step.hooked = True  # type: ignore[attr-defined]
-    return type(optimizer.__name__, (optimizer,), {**methods, "step": step, "zero_grad": zero_grad})
+    return type(optimizer.__name__, (optimizer,), {**methods, "step": step})
 
 
 def _stepped(optimizer: Any) -> bool:
@@ -199,23 +191,6 @@ def _stepped(optimizer: Any) -> bool:
             run = torch._fused_adamw_ if group.get("decoupled_weight_decay") else torch._fused_adam_
             run(*lists, amsgrad=False, **numbers)
     return True
-
-
-def backward(loss: Tensor) -> None:
-    """``loss.backward()``, straight to its work where the loss is a number of torch's own kind."""
-    if type(loss) is not Tensor or not loss.is_floating_point() or function_modes():
-        loss.backward()
-    else:
-        how = {"allow_unreachable": True, "accumulate_grad": True}
-        _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), **how)
-
-
-def in_training(module: nn.Module) -> bool:
-    """True if a module and all its parts are in training; ``modules()`` takes ten times as long."""
-    parts = [module]
-    for part in parts:
-        parts += [inner for inner in part._modules.values() if inner is not None]
-    return all([part.training for part in parts])
 
 
 class DispatchMode(TorchDispatchMode):

@@ -27,7 +27,7 @@ from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import options_of
 from spgnn.progress import ProgressBar
-from spgnn.torch_internals import backward, default_device, in_training, without_compiler
+from spgnn.torch_internals import default_device, without_compiler
 from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback, call, states_of
 from spgnn.train.measure import Measurements
@@ -298,7 +298,7 @@ class Trainer:
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
         model = self.task.model
-        if not in_training(model):
+        if not all(part.training for part in model.modules()):
             model.train()
         self.task.lr = self.optimizer.param_groups[0]["lr"]
         with self._precision():
@@ -306,7 +306,7 @@ class Trainer:
         if self.task.steps:
             return share
         _check_loss(share)
-        backward(share)
+        share.backward()
         loss = self._sum_gradients(share.detach())
         if self.options.clip:  # the same numbers everywhere: they are sums over all ranks
             torch.nn.utils.clip_grad_norm_(self._parameters, self.options.clip)
