@@ -105,7 +105,7 @@ class Adjacency:
             return A
         is_block = hasattr(getattr(A, "indptr", None), "cpu")
         arrays = ("indptr", "indices", "shape")
-        if not (scipy.sparse.issparse(A) or all(hasattr(A, x) for x in arrays)):
+        if not (is_block or scipy.sparse.issparse(A) or all(hasattr(A, x) for x in arrays)):
             raise InputError(
                 f"cannot partition a {type(A).__name__}; give a SciPy sparse matrix, a CSR block "
                 "or a graph on disk"
